@@ -92,7 +92,7 @@ void QuantizedParts::encode(const ExecSpace& exec, const VectorRef<const float>&
   for_rows(
       "deltapipe::QuantizedParts::encode",
       row_policy(exec, static_cast<int>(layout.groups), kScratchBytes),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int group = team.league_rank();
         const int n = elements_of(elements, group);
         const std::size_t first = static_cast<std::size_t>(group) * kGroup;
@@ -147,7 +147,7 @@ void QuantizedParts::decode(const ExecSpace& exec, const std::uint8_t* payload,
   for_rows(
       "deltapipe::QuantizedParts::decode",
       row_policy(exec, static_cast<int>(layout.groups), kScratchBytes),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int group = team.league_rank();
         const int n = elements_of(elements, group);
         const std::size_t first = static_cast<std::size_t>(group) * kGroup;

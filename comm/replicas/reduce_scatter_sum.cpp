@@ -54,7 +54,7 @@ void add(const ExecSpace& exec, const VectorRef<const float>& values, const Vect
   float* const to = sum.data();
   for_tiles(
       "deltapipe::ReduceScatterSum::add", exec, static_cast<std::int64_t>(values.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
         for (std::int64_t i = first; i < end; ++i) to[i] += from[i];
       });
 }

@@ -38,7 +38,7 @@ inline void hash_ranges(const ExecSpace& exec, const std::uint8_t* pool,
   Kokkos::deep_copy(exec, hash_B, std::uint64_t{0});
   for_range(
       "deltapipe::ContentHash::ranges", exec, tiles * static_cast<std::int64_t>(hash_B.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t i) {
+      DELTAPIPE_LAMBDA(std::int64_t i) {
         const std::int64_t b = i / tiles;
         const std::int64_t first = i % tiles * kHashTile;
         const std::int64_t end = first + kHashTile < words ? first + kHashTile : words;
@@ -56,7 +56,7 @@ inline void hash_bytes(const ExecSpace& exec, const std::uint8_t* bytes, std::si
   const std::int64_t shares = words / kShare + 1;
   Kokkos::deep_copy(exec, hash, std::uint64_t{0});
   for_range(
-      "deltapipe::ContentHash::bytes", exec, shares, KOKKOS_LAMBDA(std::int64_t share) {
+      "deltapipe::ContentHash::bytes", exec, shares, DELTAPIPE_LAMBDA(std::int64_t share) {
         const auto* const word = reinterpret_cast<const std::uint32_t*>(bytes);
         std::uint64_t sum = 0;
         if (kHostExecution) {

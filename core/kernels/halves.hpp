@@ -61,7 +61,7 @@ inline void join_halves(const ExecSpace& exec, const VectorHalves& from,
   float* const x = to.data();
   for_tiles(
       "deltapipe::Halves::join", exec, static_cast<std::int64_t>(to.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
         DELTAPIPE_INDEPENDENT_ITERATIONS
         for (std::int64_t i = first; i < end; ++i) x[i] = joined({rounded[i], lower[i]});
       });
@@ -74,7 +74,7 @@ inline void split_into_halves(const ExecSpace& exec, const VectorRef<const float
   const float* const x = from.data();
   for_tiles(
       "deltapipe::Halves::split", exec, static_cast<std::int64_t>(from.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
         DELTAPIPE_INDEPENDENT_ITERATIONS
         for (std::int64_t i = first; i < end; ++i) halves.set(i, x[i]);
       });

@@ -22,7 +22,7 @@ void team_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
   const Real* const data = x.data();
   for_rows(
       "deltapipe::Reduce::sumOfSquares", row_policy(exec, tiles),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const std::int64_t first = static_cast<std::int64_t>(team.league_rank()) * kSumTile;
         const int elements = static_cast<int>(first + kSumTile < count ? kSumTile : count - first);
         const Real* const from = data + first;
@@ -42,7 +42,7 @@ void lane_sums_of_squares(const ExecSpace& exec, const VectorRef<const Real>& x,
   const std::int64_t tiles = (count + kSumTile - 1) / kSumTile;
   const Real* const data = x.data();
   for_range(
-      "deltapipe::Reduce::sumOfSquares", exec, tiles, KOKKOS_LAMBDA(std::int64_t tile) {
+      "deltapipe::Reduce::sumOfSquares", exec, tiles, DELTAPIPE_LAMBDA(std::int64_t tile) {
         const std::int64_t first = tile * kSumTile;
         const std::int64_t end = first + kSumTile < count ? first + kSumTile : count;
         constexpr int kLanes = 16;

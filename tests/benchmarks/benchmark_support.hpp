@@ -80,7 +80,7 @@ struct Triad {
     const auto to = a, x = b, y = c;
     for_tiles(
         "deltapipe::Benchmark::triad", exec, static_cast<std::int64_t>(a.extent(0)),
-        KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+        DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
           float* const sum = to.data();
           const float *const p = x.data(), *const q = y.data();
           DELTAPIPE_INDEPENDENT_ITERATIONS

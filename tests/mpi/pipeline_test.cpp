@@ -111,7 +111,7 @@ class SumStage final : public Stage<float> {
     const bool first = first_;
     Kokkos::parallel_for(
         "deltapipe::Test::forward", Kokkos::RangePolicy<ExecSpace>(exec, 0, batch.samples),
-        KOKKOS_LAMBDA(int b) {
+        DELTAPIPE_LAMBDA(int b) {
           float sum = first ? sum_of_input(ids(b)) : 0;
           if (!first)
             for (int i = 0; i < inputs; ++i) sum += x(b * inputs + i);
@@ -136,7 +136,7 @@ class SumStage final : public Stage<float> {
     const int samples = batch.samples;
     Kokkos::parallel_for(
         "deltapipe::Test::backward", Kokkos::RangePolicy<ExecSpace>(exec, 0, 1),
-        KOKKOS_LAMBDA(int) {
+        DELTAPIPE_LAMBDA(int) {
           if (!accumulate) dw(0) = 0;
           for (int b = 0; b < samples; ++b) {
             mean(b) = last ? scale : 0;

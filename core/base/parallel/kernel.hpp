@@ -123,7 +123,7 @@ template <class Body>
 void for_tiles(const char* label, const ExecSpace& exec, std::int64_t count, const Body& body) {
   constexpr std::int64_t kTile = kHostExecution ? 4096 : 1;
   for_range(
-      label, exec, (count + kTile - 1) / kTile, KOKKOS_LAMBDA(std::int64_t tile) {
+      label, exec, (count + kTile - 1) / kTile, DELTAPIPE_LAMBDA(std::int64_t tile) {
         const std::int64_t first = tile * kTile;
         body(first, first + kTile < count ? first + kTile : count);
       });

@@ -50,6 +50,16 @@ using StagingSpace = Kokkos::Experimental::HIPHostPinnedSpace;
 using StagingSpace = Kokkos::HostSpace;
 #endif
 
+/// Begins the lambda of a kernel, as KOKKOS_LAMBDA does. With nvcc it is for the device alone: the
+/// functions that copy a lambda for both are variables of each translation unit. If two units
+/// instantiate a kernel's template, the linker may merge one's template with the other's copy,
+/// whose variables are null.
+#if defined(KOKKOS_ENABLE_CUDA) && defined(__CUDACC__) && !defined(__clang__)
+#define DELTAPIPE_LAMBDA [=] __device__
+#else
+#define DELTAPIPE_LAMBDA KOKKOS_LAMBDA
+#endif
+
 /// Calls body() on the calling thread, as one kernel that tools see.
 template <class Body>
 void as_one_kernel(const char* label, const ExecSpace& exec, const Body& body) {

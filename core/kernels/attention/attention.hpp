@@ -221,7 +221,7 @@ void attention_softmax(const ExecSpace& exec, const AttentionBlock& at, Real sca
   const int tokens = dropout.tokens;
   for_rows(
       "deltapipe::Attention::softmax", row_policy(exec, at.all_rows()),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const AttentionRow row(at, team.league_rank());
         const int visible = row.visible(at, length_B);
         Real* const s = &scores(team.league_rank(), 0);
@@ -273,7 +273,7 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
   const int tokens = shape.tokens, all_heads = shape.heads, head_width = shape.head_width;
   for_rows(
       "deltapipe::Attention::softmaxBackward", row_policy(exec, at.all_rows()),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const AttentionRow row(at, team.league_rank());
         const int visible = row.visible(at, length_B);
         Real* const s = &scores(team.league_rank(), 0);
@@ -325,7 +325,7 @@ void attention_softmax_backward(const ExecSpace& exec, const AttentionShape& sha
   const int tokens = shape.tokens, all_heads = shape.heads;
   for_rows(
       "deltapipe::Attention::softmaxBackward", row_policy(exec, at.all_rows()),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const AttentionRow row(at, team.league_rank());
         const int visible = row.visible(at, length_B);
         const int computed = computed_keys<Real>(visible, at.keys());
@@ -440,7 +440,7 @@ class AttentionOperands {
     DELTAPIPE_ASSERT(static_cast<std::size_t>(operands) * blocks * matrices <= addresses.extent(0),
                      "a table of fewer addresses");
     for_range(
-        "deltapipe::Attention::addresses", exec, blocks * matrices, KOKKOS_LAMBDA(int i) {
+        "deltapipe::Attention::addresses", exec, blocks * matrices, DELTAPIPE_LAMBDA(int i) {
           const int sample = i % matrices / heads, head = i % heads;
           const AttentionBlock at = passes.at(passes.pass_of(sample, head), i / matrices);
           for (int k = 0; k < operands; ++k)

@@ -18,7 +18,7 @@ void keep_keys_and_values(const ExecSpace& exec, const MatrixRef<const Real>& qk
   const int queries = width / 2;
   for_rows(
       "deltapipe::CachedAttention::keep", row_policy(exec, qkv_N3C.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const from = &qkv_N3C(n, queries);
         Real* const to = &kept_T2C(first + n, 0);
@@ -86,7 +86,7 @@ void attend_to_kept(const ExecSpace& exec, int heads, int keys, const VectorRef<
   const Real scale = Real(1) / std::sqrt(Real(width));
   for_rows(
       "deltapipe::CachedAttention::attend", row_policy(exec, heads),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int head = team.league_rank();
         const Real* const q = q_C.data() + head * width;
         const Real* const k = kept_T2C.data() + head * width;

@@ -23,7 +23,7 @@ void widen(const ExecSpace& exec, const MatrixRef<const Bf16>& x, int row, int c
   const int width = y.extent_int(1);
   for_rows(
       "deltapipe::Bf16Gemm::widen", row_policy(exec, y.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Bf16* const from = &x(row + n, column);
         float* const to = &y(n, 0);
@@ -70,7 +70,7 @@ void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
   const int width = x.extent_int(1);
   for_rows(
       "deltapipe::Bf16Gemm::round", row_policy(exec, x.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const float* const from = &x(n, 0);
         Bf16* const to = &y(n, 0);

@@ -58,7 +58,7 @@ void gated_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
   const int width = h_NF.extent_int(1);
   const char* const label = Function::kForward;
   for_rows(
-      label, row_policy(exec, h_NF.extent_int(0)), KOKKOS_LAMBDA(const RowMember& team) {
+      label, row_policy(exec, h_NF.extent_int(0)), DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const h = &h_NF(n, 0);
         Output* const y = &y_NF(n, 0);
@@ -75,7 +75,7 @@ void gated_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
   const int width = h_NF.extent_int(1);
   const char* const label = Function::kBackward;
   for_rows(
-      label, row_policy(exec, h_NF.extent_int(0)), KOKKOS_LAMBDA(const RowMember& team) {
+      label, row_policy(exec, h_NF.extent_int(0)), DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const h = &h_NF(n, 0);
         Real* const dh = &dh_NF(n, 0);

@@ -49,7 +49,7 @@ void column_tree_sums(const char* label, const ExecSpace& exec, int rows, int co
   Sum* const partial = reinterpret_cast<Sum*>(workspace.data());
   for_rows(
       label, row_policy(exec, tiles * parts, column_lanes_bytes(sizeof(Sum))),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int part = team.league_rank() / tiles;
         const int first = part * rows_of_part;
         const int end = first + rows_of_part < rows ? first + rows_of_part : rows;
@@ -63,7 +63,7 @@ void column_tree_sums(const char* label, const ExecSpace& exec, int rows, int co
       });
   if (parts == 1) return;
   for_range(
-      label, exec, columns, KOKKOS_LAMBDA(int c) {
+      label, exec, columns, DELTAPIPE_LAMBDA(int c) {
         Sum sum{};
         for (int part = 0; part < parts; ++part)
           sum += partial[static_cast<std::size_t>(part) * columns + c];

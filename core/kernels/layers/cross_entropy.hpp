@@ -21,7 +21,7 @@ void cross_entropy(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
   const int vocabulary = logits_NV.extent_int(1);
   for_rows(
       "deltapipe::CrossEntropy::lossAndGradient", row_policy(exec, logits_NV.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         Real* const z = &logits_NV(n, 0);
         Gradient* const dz = wants_gradient ? &dlogits_NV(n, 0) : nullptr;
@@ -72,7 +72,7 @@ void greedy_misses(const ExecSpace& exec, const VectorRef<const std::int32_t>& t
   const int vocabulary = logits_NV.extent_int(1);
   for_rows(
       "deltapipe::CrossEntropy::greedyMisses", row_policy(exec, logits_NV.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const z = &logits_NV(n, 0);
         const int target = target_N(n);
@@ -92,7 +92,7 @@ void probabilities(const ExecSpace& exec, const MatrixRef<const Real>& logits_BV
   const int classes = logits_BV.extent_int(1);
   for_rows(
       "deltapipe::Classification::probabilities", row_policy(exec, logits_BV.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const Real* const z = &logits_BV(team.league_rank(), 0);
         Real* const p = &p_BV(team.league_rank(), 0);
         const Real top = row_max<Real>(team, classes, z[0], [&](int v) { return z[v]; });
@@ -110,7 +110,7 @@ void predictions(const ExecSpace& exec, const VectorRef<const std::int32_t>& lab
   const int classes = logits_BV.extent_int(1);
   for_rows(
       "deltapipe::Classification::predictions", row_policy(exec, logits_BV.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int b = team.league_rank();
         const Real* const z = &logits_BV(b, 0);
         likelier_B(b) = classes_before(team, z, classes, label_B(b));

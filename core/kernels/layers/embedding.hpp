@@ -41,7 +41,7 @@ void forward(const ExecSpace& exec, const VectorRef<const std::int32_t>& index_N
   const int channels = x_NC.extent_int(1);
   for_rows(
       "deltapipe::Embedding::forward", row_policy(exec, x_NC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const auto token = token_row(index_N(n));
         const Real* const position = &position_TC(n % tokens, 0);
@@ -56,7 +56,7 @@ void gather(const ExecSpace& exec, const TokenRows& token_row,
   const int channels = rows_UC.extent_int(1);
   for_rows(
       "deltapipe::Embedding::gatherRows", row_policy(exec, rows_UC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int u = team.league_rank();
         const auto token = token_row(token_U(u));
         row_for(team, channels, [&](int c) { rows_UC(u, c) = token[c]; });
@@ -84,7 +84,7 @@ void position_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC
   const int samples = dx_NC.extent_int(0) / tokens;
   for_rows(
       "deltapipe::Embedding::positionGradient", row_policy(exec, dposition_TC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int t = team.league_rank();
         row_for(team, channels, [&](int c) {
           Real sum = 0;
@@ -105,7 +105,7 @@ void token_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC,
   const int channels = dx_NC.extent_int(1);
   for_rows(
       "deltapipe::Embedding::tokenGradient", row_policy(exec, dtable_UC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int u = team.league_rank();
         row_for(team, channels, [&](int c) { dtable_UC(u, c) = 0; });
         for (int i = first_of_U(u); i < first_of_U(u + 1); ++i) {
@@ -131,7 +131,7 @@ void add_rows(const ExecSpace& exec, const VectorRef<const std::int32_t>& token_
   const int channels = rows_UC.extent_int(1);
   for_rows(
       "deltapipe::Embedding::addRows", row_policy(exec, rows_UC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int u = team.league_rank();
         row_for(team, channels, [&](int c) { table_VC(token_U(u), c) += rows_UC(u, c); });
       });

@@ -20,7 +20,7 @@ void layer_norm_forward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC
   const int channels = x_NC.extent_int(1);
   for_rows(
       "deltapipe::LayerNorm::forward", row_policy(exec, x_NC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const x = &x_NC(n, 0);
         const Real* const weight = weight_C.data();
@@ -51,7 +51,7 @@ void layer_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
   const int channels = x_NC.extent_int(1);
   for_rows(
       "deltapipe::LayerNorm::backward", row_policy(exec, x_NC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const x = &x_NC(n, 0);
         const Real* const dy = &dy_NC(n, 0);
@@ -94,11 +94,11 @@ void layer_norm_parameter_gradient(const ExecSpace& exec, const MatrixRef<const 
   const int channels = x_NC.extent_int(1);
   sum_columns<SumPair<Real>>(
       "deltapipe::LayerNorm::parameterGradient", exec, rows, channels, tree_workspace,
-      KOKKOS_LAMBDA(int n, int c) {
+      DELTAPIPE_LAMBDA(int n, int c) {
         const Real dy = dy_NC(n, c);
         return SumPair<Real>{dy * ((x_NC(n, c) - mean_N(n)) * rstd_N(n)), dy};
       },
-      KOKKOS_LAMBDA(int c, const SumPair<Real>& sum) {
+      DELTAPIPE_LAMBDA(int c, const SumPair<Real>& sum) {
         if (wants_weight) dweight_C(c) = accumulate ? dweight_C(c) + sum.first : sum.first;
         if (wants_bias) dbias_C(c) = accumulate ? dbias_C(c) + sum.second : sum.second;
       });

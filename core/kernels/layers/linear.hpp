@@ -51,7 +51,7 @@ void fill_rows(const ExecSpace& exec, const VectorRef<const Real>& b_F,
   const int width = y_NF.extent_int(1);
   for_rows(
       "deltapipe::Linear::fillRows", row_policy(exec, y_NF.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         Real* const y = &y_NF(team.league_rank(), 0);
         const Real* const b = b_F.data();
         row_for(team, width, [=](int c) { y[c] = b[c]; });
@@ -65,7 +65,7 @@ void add_bias(const ExecSpace& exec, const MatrixRef<const Real>& x_NF,
   const int width = y_NF.extent_int(1);
   for_rows(
       "deltapipe::Linear::addBias", row_policy(exec, y_NF.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const Real* const x = &x_NF(team.league_rank(), 0);
         Real* const y = &y_NF(team.league_rank(), 0);
         const Real* const b = b_F.data();
@@ -93,8 +93,8 @@ void bias_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dy_NF, bo
   const int width = dy_NF.extent_int(1);
   sum_columns<Real>(
       "deltapipe::Linear::biasGradient", exec, rows, width, tree_workspace,
-      KOKKOS_LAMBDA(int n, int c) { return dy_NF(n, c); },
-      KOKKOS_LAMBDA(int c, Real sum) { db_F(c) = accumulate ? db_F(c) + sum : sum; });
+      DELTAPIPE_LAMBDA(int n, int c) { return dy_NF(n, c); },
+      DELTAPIPE_LAMBDA(int c, Real sum) { db_F(c) = accumulate ? db_F(c) + sum : sum; });
 }
 
 /// Computes weight and bias gradients of y = x op(W) + b. Skips frozen parameters, whose gradients
@@ -121,7 +121,7 @@ void bias_dropout_residual(const ExecSpace& exec, const MatrixRef<const Real>& r
   const int channels = out_NC.extent_int(1);
   for_rows(
       "deltapipe::Residual::dropout", row_policy(exec, out_NC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const residual = &residual_NC(n, 0);
         const Real* const branch = &branch_NC(n, 0);
@@ -160,7 +160,7 @@ void apply_dropout(const ExecSpace& exec, const Dropout& dropout, const MatrixRe
   const int channels = x_NC.extent_int(1);
   for_rows(
       "deltapipe::Dropout::apply", row_policy(exec, x_NC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const x = &x_NC(n, 0);
         Real* const y = &y_NC(n, 0);

@@ -22,7 +22,7 @@ void patches_of_images(const ExecSpace& exec, const VectorRef<const float>& valu
   const int values_of_patch = y_MF.extent_int(1);
   for_rows(
       "deltapipe::Patches::forward", row_policy(exec, y_MF.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int m = team.league_rank();
         const int top = m % patches / across * patch, left = m % across * patch;
         const float* const pixel = values.data() + m / patches * pixels;
@@ -42,7 +42,7 @@ void place_patches(const ExecSpace& exec, const MatrixRef<const Real>& patches_M
   const int channels = x_NC.extent_int(1), tokens = position_TC.extent_int(0);
   for_rows(
       "deltapipe::Patches::place", row_policy(exec, x_NC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank(), t = n % tokens;
         const Real* const from =
             t == 0 ? class_C.data() : &patches_MC(n / tokens * (tokens - 1) + t - 1, 0);
@@ -59,7 +59,7 @@ void patch_rows(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC, int t
   const int channels = dx_NC.extent_int(1);
   for_rows(
       "deltapipe::Patches::rows", row_policy(exec, dpatches_MC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int m = team.league_rank();
         const int n = m / (tokens - 1) * tokens + m % (tokens - 1) + 1;
         row_for(team, channels, [&](int c) { dpatches_MC(m, c) = dx_NC(n, c); });
@@ -73,7 +73,7 @@ void class_token_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx
   const int samples = dx_NC.extent_int(0) / tokens, channels = dx_NC.extent_int(1);
   for_rows(
       "deltapipe::Patches::classGradient", row_policy(exec, 1),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         row_for(team, channels, [&](int c) {
           Real sum = 0;
           for (int b = 0; b < samples; ++b) sum += dx_NC(b * tokens, c);

@@ -33,7 +33,7 @@ void pool_rows(const ExecSpace& exec, Pooling pooling, int tokens,
   const int channels = y_BC.extent_int(1);
   for_rows(
       "deltapipe::Pooling::forward", row_policy(exec, y_BC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int b = team.league_rank();
         const int rows = pooling_kernels::pooled_rows(pooling, b, tokens, length_B);
         row_for(team, channels, [&](int c) {
@@ -52,7 +52,7 @@ void pool_rows_backward(const ExecSpace& exec, Pooling pooling, int tokens,
   const int channels = dy_BC.extent_int(1);
   for_rows(
       "deltapipe::Pooling::backward", row_policy(exec, dx_NC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int b = team.league_rank() / tokens, t = team.league_rank() % tokens;
         const int rows = pooling_kernels::pooled_rows(pooling, b, tokens, length_B);
         Real* const dx = &dx_NC(team.league_rank(), 0);
@@ -66,7 +66,7 @@ void tanh_forward(const ExecSpace& exec, const MatrixRef<Real>& x_BC) {
   const int channels = x_BC.extent_int(1);
   for_rows(
       "deltapipe::Tanh::forward", row_policy(exec, x_BC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         Real* const x = &x_BC(team.league_rank(), 0);
         row_for(team, channels, [&](int c) { x[c] = std::tanh(x[c]); });
       });
@@ -79,7 +79,7 @@ void tanh_backward(const ExecSpace& exec, const MatrixRef<const Real>& y_BC,
   const int channels = dx_BC.extent_int(1);
   for_rows(
       "deltapipe::Tanh::backward", row_policy(exec, dx_BC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const Real* const y = &y_BC(team.league_rank(), 0);
         Real* const dx = &dx_BC(team.league_rank(), 0);
         row_for(team, channels, [&](int c) { dx[c] *= 1 - y[c] * y[c]; });
@@ -93,7 +93,7 @@ void values_of_rows(const ExecSpace& exec, const VectorRef<const float>& values,
   const int width = y_NF.extent_int(1);
   for_rows(
       "deltapipe::Values::rows", row_policy(exec, y_NF.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         row_for(team, width, [&](int c) {
           y_NF(n, c) = static_cast<Real>(values(static_cast<std::size_t>(n) * width + c));

@@ -14,7 +14,7 @@ void add_segments(const ExecSpace& exec, const VectorRef<const std::int32_t>& se
   const int channels = x_NC.extent_int(1);
   for_rows(
       "deltapipe::Segments::add", row_policy(exec, x_NC.extent_int(0)),
-      KOKKOS_LAMBDA(const RowMember& team) {
+      DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const Real* const segment = &table_SC(segment_N(n), 0);
         Real* const x = &x_NC(n, 0);
@@ -33,8 +33,8 @@ void segment_gradient(const ExecSpace& exec, const VectorRef<const std::int32_t>
   for (int s = 0; s < dtable_SC.extent_int(0); ++s)
     sum_columns<Real>(
         "deltapipe::Segments::gradient", exec, rows, channels, tree_workspace,
-        KOKKOS_LAMBDA(int n, int c) { return segment_N(n) == s ? dx_NC(n, c) : Real(0); },
-        KOKKOS_LAMBDA(int c, Real sum) {
+        DELTAPIPE_LAMBDA(int n, int c) { return segment_N(n) == s ? dx_NC(n, c) : Real(0); },
+        DELTAPIPE_LAMBDA(int c, Real sum) {
           dtable_SC(s, c) = accumulate ? dtable_SC(s, c) + sum : sum;
         });
 }

@@ -49,7 +49,7 @@ void adamw_pass(const ExecSpace& exec, const AdamWStep& step, const VectorRef<co
   const Real* const g_in = gradient.data();
   for_tiles(
       "deltapipe::AdamW::update", exec, static_cast<std::int64_t>(gradient.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
         const auto update = [&](std::int64_t i) {
           const Real g = g_in[i] * factor;
           const Real mean = beta1 * m[i] + rest1 * g;
@@ -88,7 +88,7 @@ void adamw_moment_share(const ExecSpace& exec, const AdamWStep& step, int replic
   const Real* const g = gradient.data();
   for_tiles(
       "deltapipe::AdamW::momentShare", exec, static_cast<std::int64_t>(gradient.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
         for (std::int64_t i = first; i < end; ++i) m[i] = kept * m[i] + added * g[i];
       });
 }
@@ -107,7 +107,7 @@ void adamw_moment_pass(const ExecSpace& exec, const AdamWStep& step, const Param
   const Real* const v = moment2.data();
   for_tiles(
       "deltapipe::AdamW::momentUpdate", exec, static_cast<std::int64_t>(moment1.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
         for (std::int64_t i = first; i < end; ++i) {
           const Real change =
               v[i] == Real(0) ? Real(0) : size * m[i] / (std::sqrt(v[i]) * root + epsilon);

@@ -28,7 +28,7 @@ void sgd_pass(const ExecSpace& exec, const SgdStep& step, const VectorRef<const 
   const Real* const g = gradient.data();
   for_tiles(
       "deltapipe::Sgd::update", exec, static_cast<std::int64_t>(gradient.extent(0)),
-      KOKKOS_LAMBDA(std::int64_t first, std::int64_t end) {
+      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
         for (std::int64_t i = first; i < end; ++i) {
           const Real p = parameter.get(i);
           const Real velocity = momentum * v[i] + (factor * g[i] + decay * p);

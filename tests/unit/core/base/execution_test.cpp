@@ -135,7 +135,7 @@ TEST_CASE("The watch notices the default instance", "[execution]") {
   CHECK(is_noticed([&] { Kokkos::fence(); }));
   CHECK(is_noticed([&] {
     Kokkos::parallel_for(
-        "test::stray", Kokkos::RangePolicy<ExecSpace>(0, 8), KOKKOS_LAMBDA(int i) { a(i) = 1; });
+        "test::stray", Kokkos::RangePolicy<ExecSpace>(0, 8), DELTAPIPE_LAMBDA(int i) { a(i) = 1; });
   }));
 #endif
 }
@@ -159,7 +159,7 @@ TEST_CASE("An instance is ordered after another one", "[execution]") {
   const Vector<int> value("test::value", 1);
   const ExecSpace earlier = another_instance(), later = another_instance();
   Kokkos::parallel_for(
-      "test::earlier", Kokkos::RangePolicy<ExecSpace>(earlier, 0, 1), KOKKOS_LAMBDA(int) {
+      "test::earlier", Kokkos::RangePolicy<ExecSpace>(earlier, 0, 1), DELTAPIPE_LAMBDA(int) {
         // Long enough that the other kernel would come first.
         unsigned hash = 1;
         for (int i = 0; i < 1000000; ++i) hash = hash * 1664525u + 1013904223u;
@@ -168,7 +168,7 @@ TEST_CASE("An instance is ordered after another one", "[execution]") {
   order_after(later, earlier);
   Kokkos::parallel_for(
       "test::later", Kokkos::RangePolicy<ExecSpace>(later, 0, 1),
-      KOKKOS_LAMBDA(int) { value(0) *= 2; });
+      DELTAPIPE_LAMBDA(int) { value(0) *= 2; });
   later.fence();
   CHECK(deltapipe::test::to_host(value) == std::vector<int>{2});
 #if DELTAPIPE_TEST_INSTANCES_BLOCK

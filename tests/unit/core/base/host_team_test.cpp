@@ -143,7 +143,7 @@ TEST_CASE("Scratch memory of a row is its thread's own", "[threads]") {
   int* const result = wrong.data();
   for_rows(
       "deltapipe::Test::scratch", row_policy(ExecSpace(), 1000, 3000),
-      KOKKOS_LAMBDA(const RowMember& row) {
+      DELTAPIPE_LAMBDA(const RowMember& row) {
         auto* const first = static_cast<int*>(row.team_scratch(0).get_shmem(1000));
         auto* const second = static_cast<int*>(row.team_scratch(0).get_shmem(2000));
         const int n = row.league_rank();
@@ -167,7 +167,7 @@ TEST_CASE("Atomics are atomic among a team's threads", "[threads]") {
   std::uint64_t* const sum_place = &sum;
   std::uint32_t* const largest_place = &largest;
   for_range(
-      "deltapipe::Test::atomics", ExecSpace(), 400000, KOKKOS_LAMBDA(int i) {
+      "deltapipe::Test::atomics", ExecSpace(), 400000, DELTAPIPE_LAMBDA(int i) {
         atomic_add(sum_place, std::uint64_t{1});
         atomic_max(largest_place, static_cast<std::uint32_t>(i * std::int64_t{7919} % 400000));
       });

@@ -250,7 +250,7 @@ void copy_rounded(const Matrix<float>& x, const Output& y) {
   using Value = typename Output::value_type;
   const int columns = static_cast<int>(x.extent(1));
   Kokkos::parallel_for(
-      "deltapipe::Test::copy", static_cast<int>(x.size()), KOKKOS_LAMBDA(int i) {
+      "deltapipe::Test::copy", static_cast<int>(x.size()), DELTAPIPE_LAMBDA(int i) {
         y(i / columns, i % columns) = rounded_to<Value>(x(i / columns, i % columns));
       });
 }

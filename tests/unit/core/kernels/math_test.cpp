@@ -23,7 +23,7 @@ std::vector<Real> exp_of(const std::vector<Real>& x) {
   const Vector<Real> in = to_device(x), out = to_device(x);
   Kokkos::parallel_for(
       "test::exp", Kokkos::RangePolicy<ExecSpace>(0, x.size()),
-      KOKKOS_LAMBDA(int i) { out(i) = vector_exp(in(i)); });
+      DELTAPIPE_LAMBDA(int i) { out(i) = vector_exp(in(i)); });
   return to_host(out);
 }
 

@@ -25,7 +25,7 @@ class VectorInput final : public FirstEnd<double> {
   void forward(const BlockPass<double>& pass, const MatrixRef<double>& x) const override {
     const VectorRef<const std::uint64_t> id_B = pass.batch.sample_id_B;
     for_range(
-        "test::vectorInput", pass.exec, x.extent_int(0), KOKKOS_LAMBDA(int n) {
+        "test::vectorInput", pass.exec, x.extent_int(0), DELTAPIPE_LAMBDA(int n) {
           for (int c = 0; c < kWidth; ++c) x(n, c) = std::sin(static_cast<double>(id_B(n)) + c);
         });
   }
