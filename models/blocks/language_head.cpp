@@ -24,6 +24,12 @@ int logit_rows(int rows, std::size_t vocabulary) {
   return (rows + blocks - 1) / blocks;
 }
 
+/// Returns the elements from row to row of the logits. Tensor cores require rows of 16 bytes' steps.
+std::size_t logit_stride(std::size_t vocabulary) {
+  constexpr std::size_t kAligned = 8;  // of Bf16, the narrowest gradient
+  return (vocabulary + kAligned - 1) / kAligned * kAligned;
+}
+
 }  // namespace
 
 template <class Real>
@@ -31,7 +37,7 @@ void LanguageHead<Real>::require(const StageCapacity& capacity, WorkspaceSize& s
   const int rows = capacity.samples * capacity.tokens;
   size.raise(channels(), channels());
   size.gradient_elements =
-      std::max(size.gradient_elements, logit_rows(rows, vocabulary()) * vocabulary());
+      std::max(size.gradient_elements, logit_rows(rows, vocabulary()) * logit_stride(vocabulary()));
 }
 
 template <class Real>
@@ -43,7 +49,8 @@ void LanguageHead<Real>::reserve(const StageCapacity& capacity, const ViewAlloca
   batch_rows_ = rows;
   logits_ =
       memory.uninitialized<Matrix<Real>>(MemoryUse::workspace, "deltapipe::LanguageHead::logits",
-                                         logit_rows(rows, vocabulary()), vocabulary());
+                                         logit_rows(rows, vocabulary()),
+                                         logit_stride(vocabulary()));
   score_ = memory.zeroed<Vector<Real>>(MemoryUse::workspace, "deltapipe::LanguageHead::score",
                                        batch_rows_ * capacity.micro_batches);
   mean_N_ = vector("deltapipe::LanguageHead::mean", rows);
@@ -73,7 +80,7 @@ void LanguageHead<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Re
   for (int first = 0; first < rows; first += step) {
     const int count = std::min(step, rows - first);
     const Operand<Real> normal_part = normal.rows(first, count);
-    const MatrixRef<Real> logits = narrow(logits_, count, V);
+    const MatrixRef<Real> logits = strided_matrix(logits_.data(), count, V, logits_.extent(1));
     const VectorRef<const std::int32_t> target(targets.data() + first, count);
     const VectorRef<Real> score(score_.data() + first_score + first, count);
     w.products(exec, Transpose::no, Transpose::yes, normal_part, matrix, Real(0), logits);

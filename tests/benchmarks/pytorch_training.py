@@ -64,7 +64,7 @@ class Gpt2(nn.Module):
             nn.init.zeros_(module.bias)
 
     def forward(self, ids, targets):
-        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1]))
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
         logits = functional.linear(self.norm(x), self.tokens.weight)
@@ -84,10 +84,11 @@ def processor_seconds():
 def train(model, optimizer, arguments):
     rounds = arguments.precision == "bf16"
     *_, vocabulary, _, samples, tokens = arguments.shape
-    ids, targets = torch.randint(vocabulary, (2, arguments.micro_batches, samples, tokens))
+    ids, targets = torch.randint(vocabulary, (2, arguments.micro_batches, samples, tokens),
+                                 device=arguments.device)
     total = 0.0
     for micro_batch in range(arguments.micro_batches):
-        with torch.autocast("cpu", torch.bfloat16, enabled=rounds):
+        with torch.autocast(arguments.device, torch.bfloat16, enabled=rounds):
             loss = model(ids[micro_batch], targets[micro_batch]) / arguments.micro_batches
         loss.backward()
         total += loss.item()
@@ -103,13 +104,15 @@ def main():
     parser.add_argument("steps", type=int)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--micro-batches", type=int, default=1)
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--precision", choices=("fp32", "tf32", "bf16"), default="fp32")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
-    model = Gpt2(*arguments.shape[:5]).train()
+    torch.set_float32_matmul_precision("high" if arguments.precision == "tf32" else "highest")
+    model = Gpt2(*arguments.shape[:5]).to(arguments.device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     step = torch.compile(model) if arguments.compile else model
     wall, processor = [], []
@@ -118,8 +121,9 @@ def main():
         loss = train(step, optimizer, arguments)
         wall.append(time.perf_counter() - started[0])
         processor.append(processor_seconds() - started[1])
+    peak = peak_bytes() if arguments.device == "cpu" else torch.cuda.max_memory_allocated()
     print(json.dumps({"wall_seconds": wall, "processor_seconds": processor, "last_loss": loss,
-                      "peak_bytes": peak_bytes(), "version": torch.__version__}))
+                      "peak_bytes": peak, "version": torch.__version__}))
 
 
 if __name__ == "__main__":

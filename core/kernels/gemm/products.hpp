@@ -86,15 +86,17 @@ class Products {
   }
 
  private:
-  static MatrixRef<Bf16> place_of(const MatrixRef<const Real>& x, const Vector<Bf16>& memory) {
-    DELTAPIPE_ASSERT(x.size() <= memory.extent(0), "larger than reserved");
-    return MatrixRef<Bf16>(memory.data(), x.extent(0), x.extent(1));
+  /// Returns a matrix of x's shape with `stride` elements from row to row.
+  static MatrixRef<Bf16> place_of(const MatrixRef<const Real>& x, std::size_t stride,
+                                  const Vector<Bf16>& memory) {
+    DELTAPIPE_ASSERT(x.extent(0) * stride <= memory.extent(0), "larger than reserved");
+    return strided_matrix(memory.data(), x.extent_int(0), x.extent_int(1), stride);
   }
   static Operand<Real> operand(const ExecSpace& exec, const MatrixRef<const Real>& x,
                                const Vector<Bf16>& memory) {
     if constexpr (std::is_same_v<Real, float>) {
       if (memory.extent(0) > 0) {
-        const MatrixRef<Bf16> rounded = place_of(x, memory);
+        const MatrixRef<Bf16> rounded = place_of(x, x.extent(1), memory);
         round_to_bf16(exec, x, rounded);
         return {x, rounded};
       }
@@ -107,7 +109,7 @@ class Products {
                             const Write& write) {
     if constexpr (std::is_same_v<Real, float>) {
       if (memory.extent(0) > 0) {
-        const MatrixRef<Bf16> rounded = place_of(values, memory);
+        const MatrixRef<Bf16> rounded = place_of(values, values.stride(0), memory);
         write(rounded);
         return {{}, rounded};
       }
