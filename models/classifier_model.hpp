@@ -14,7 +14,7 @@
 
 namespace deltapipe {
 
-/// Config has `classes`, the three probabilities of dropout, initializer_range, facts() and save().
+/// Config has `classes`, facts() and save().
 template <class Config>
 class ClassifierModel : public FileModel {
  public:
@@ -33,22 +33,11 @@ class ClassifierModel : public FileModel {
     config_.classes = names;
     update_task();
   }
-  DropoutProbabilities dropout() const override {
-    return {config_.embedding_dropout, config_.attention_dropout, config_.hidden_dropout};
-  }
-  void set_dropout(const DropoutProbabilities& dropout) override {
-    if (dropout.attention >= 0) config_.attention_dropout = dropout.attention;
-    if (dropout.residual >= 0) config_.hidden_dropout = dropout.residual;
-    if (dropout.embedding >= 0) config_.embedding_dropout = dropout.embedding;
-  }
-  void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const override {
-    initialize_normal<float>(
-        seed, [&](const ParameterInfo&) { return config_.initializer_range; }, parameters);
-  }
   TextEnds text_ends() const override { return {}; }
 
  protected:
   const Config& config() const { return config_; }
+  Config& config() { return config_; }
 
  private:
   void save_new(const std::string& directory) const override { config_.save(directory); }
@@ -63,19 +52,6 @@ class ClassifierModel : public FileModel {
   Config config_;
   std::unique_ptr<Task> task_;
 };
-
-/// Returns the configuration of a new encoder, without dropout.
-template <class Config>
-Config new_encoder(const NewModel& shape) {
-  Config config;
-  config.layers = shape.blocks;
-  config.heads = shape.heads;
-  config.channels = shape.channels;
-  config.hidden = shape.hidden > 0 ? shape.hidden : 4 * shape.channels;
-  config.hidden_dropout = config.embedding_dropout = config.attention_dropout = 0;
-  config.classes = shape.class_names;
-  return config;
-}
 
 /// Adds `parameters` to `fresh` and a warning if the files hold none of them. Returns true if they
 /// do not. `weights` may be null: not available yet.

@@ -12,7 +12,7 @@ void FileModel::load(const SafetensorsReader& weights, ParameterArena<float>& pa
 
 void FileModel::check_weights(const std::string& directory, const SafetensorsReader& weights,
                               const std::vector<int>& partition) const {
-  check_block_count(weights, names_, directory, shape().blocks);
+  check_block_counts(weights, directory);
   for (int stage = 0; stage < static_cast<int>(partition.size()); ++stage)
     deltapipe::check_weights(weights, names_, parameters(stage_part(partition, stage)), fresh());
 }

@@ -28,6 +28,11 @@ class FileModel : public Model {
   std::vector<SavedRows> saved_tensors(const ParameterInfo& parameter) const override;
 
  private:
+  /// Throws UserError if the files have more blocks than the configuration.
+  virtual void check_block_counts(const SafetensorsReader& weights,
+                                  const std::string& directory) const {
+    check_block_count(weights, names_, directory, shape().blocks);
+  }
   /// Writes DIRECTORY/config.json of a new model.
   virtual void save_new(const std::string& directory) const = 0;
   /// Changes in config.json what no longer holds.

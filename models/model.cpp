@@ -24,6 +24,7 @@ int first_trained_stage(const Model& model, const std::vector<int>& partition) {
 ParameterCount parameter_count(const Model& model) {
   ParameterCount count;
   for (const ParameterInfo& p : model.parameters({0, model.shape().blocks, true, true})) {
+    if (p.statistic) continue;
     count.all += p.size;
     if (!p.frozen) count.trained += p.size;
   }

@@ -54,6 +54,8 @@ struct NewModel {
   std::vector<std::string> class_names = {};  ///< of a classifier
   ImageShape image = {};                      ///< of a model of images
   int patch = 0;                              ///< side of a patch of an image
+  std::vector<int> depths = {};               ///< blocks of a residual network's groups
+  bool cifar_stem = true;                     ///< of a residual network: the stem for small images
 };
 
 /// Tokens that begin and end a generated text.
@@ -77,6 +79,8 @@ class Model {
   virtual std::vector<std::string> class_names() const { return {}; }
   /// Gives a model without classes a new head. Throws UserError if it cannot classify.
   virtual void set_class_names(const std::vector<std::string>& names);
+  /// Sets the size of the images of a model that takes any. Others ignore it.
+  virtual void set_image(const ImageShape&) {}
   /// Returns the fields of samples that the model requires: inputs and targets.
   virtual std::vector<Field> fields() const { return {Field::tokens, task().targets()}; }
   /// Returns the parameters that load() does not read. They have initial values.

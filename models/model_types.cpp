@@ -7,6 +7,7 @@
 #include "models/config_file.hpp"
 #include "models/gpt2/gpt2_model.hpp"
 #include "models/model.hpp"
+#include "models/resnet/resnet_model.hpp"
 #include "models/vit/vit_model.hpp"
 
 namespace deltapipe {
@@ -17,6 +18,7 @@ constexpr std::array kModelTypes = {
     ModelType{"gpt2", load_gpt2, create_gpt2},
     ModelType{"bert", load_bert, create_bert},
     ModelType{"vit", load_vit, create_vit},
+    ModelType{"resnet", load_resnet, create_resnet},
 };
 
 std::string known_types() {

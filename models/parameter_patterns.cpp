@@ -17,7 +17,8 @@ bool matches_parameter(const std::string& pattern, const std::string& name) {
 std::vector<std::string> matching_parameters(const Model& model, const std::string& pattern) {
   std::vector<std::string> names;
   for (const ParameterInfo& p : model.parameters({0, model.shape().blocks, true, true}))
-    if (matches_parameter(pattern, p.name) || matches_parameter(pattern, model.saved_name(p.name)))
+    if (!p.statistic && (matches_parameter(pattern, p.name) ||
+                         matches_parameter(pattern, model.saved_name(p.name))))
       names.push_back(p.name);
   return names;
 }

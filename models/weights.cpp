@@ -180,7 +180,8 @@ void initialize_normal(std::uint64_t seed,
     const ParameterInfo& p = parameters.info()[i];
     const int index = static_cast<int>(i);
     if (p.shape.size() == 1) {
-      Kokkos::deep_copy(parameters.value(index), Real(p.name.ends_with(".weight") ? 1 : 0));
+      const bool is_one = p.name.ends_with(".weight") || p.name.ends_with(".running_var");
+      Kokkos::deep_copy(parameters.value(index), Real(is_one ? 1 : 0));
       continue;
     }
     const double deviation = deviation_of(p);

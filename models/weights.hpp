@@ -74,8 +74,8 @@ bool has_own_matrix(const SafetensorsReader& reader, const WeightNames& names,
                     const std::string& head, const std::string& parameter);
 
 /// Sets initial values: matrices normal with the standard deviation that the model gives, other
-/// weights 1 and biases 0. The values depend on seed and tensor name, so that every partition gets
-/// the same.
+/// weights and running variances 1, biases and running means 0. The values depend on seed and
+/// tensor name, so that every partition gets the same.
 template <class Real>
 void initialize_normal(std::uint64_t seed,
                        const std::function<double(const ParameterInfo&)>& deviation_of,

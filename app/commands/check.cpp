@@ -120,6 +120,7 @@ Inputs read_inputs(const Settings& settings) {
     inputs.model = load_model(model, inputs.weights ? &*inputs.weights : nullptr, inputs.warnings);
   if (inputs.model && settings.data.kind != DataKind::text && inputs.model->class_names().empty())
     inputs.model->set_class_names(known_classes(settings, inputs));
+  if (inputs.model) inputs.model->set_image(known_image(settings, inputs));
   if (inputs.model) check_fields(settings, *inputs.model);
   return inputs;
 }
@@ -336,53 +337,87 @@ const char* note_on_bytes(const CodecSettings& codec) {
   return has_fixed_length(codec) ? "" : ", at most";
 }
 
-/// ", none at boundaries 0 ... 2", which lie before the first stage that trains.
-std::string note_on_boundaries(int without_gradients) {
-  if (without_gradients == 0) return "";
-  if (without_gradients == 1) return ", none at boundary 0";
-  return ", none at boundaries 0 ... " + std::to_string(without_gradients - 1);
+/// Boundaries [first, last] with one shape.
+struct Boundaries {
+  int first, last;
+  BoundaryShape shape;
+};
+
+/// Returns the boundaries of a run in groups of one shape.
+std::vector<Boundaries> boundaries_of(const ModelLayout& model) {
+  std::vector<Boundaries> groups;
+  for (int i = 0; i + 1 < static_cast<int>(model.partition.size()); ++i) {
+    const BoundaryShape shape =
+        model.model->make_stage(stage_part(model.partition, i))->output_shape(model.tokens);
+    if (!groups.empty() && groups.back().shape == shape)
+      groups.back().last = i;
+    else
+      groups.push_back({i, i, shape});
+  }
+  return groups;
+}
+
+std::string text_of(const Boundaries& group) {
+  return group.first == group.last
+             ? "boundary " + std::to_string(group.first)
+             : "boundaries " + std::to_string(group.first) + " ... " + std::to_string(group.last);
+}
+
+void print_wire(const Settings& settings, const ModelLayout& model, const Boundaries& group,
+                bool backward) {
+  const TrainingSettings& t = settings.training;
+  const int without =
+      backward ? std::min(model.first_trained_stage, group.last + 1) - group.first : 0;
+  if (without == group.last + 1 - group.first) {
+    std::printf("# backward   %36s  %8s  %21s  %s\n", "none", "none", "none",
+                text_of(group).c_str());
+    return;
+  }
+  if (without > 0) {
+    print_wire(settings, model, {group.first, group.first + without - 1, group.shape}, backward);
+    print_wire(settings, model, {group.first + without, group.last, group.shape}, backward);
+    return;
+  }
+  const CodecShape shape{t.micro_batch_size, group.shape.tokens, group.shape.channels};
+  const CodecSettings& codec_settings = backward ? settings.backward : settings.forward;
+  const std::unique_ptr<Codec> codec = make_codec(codec_settings, shape, settings.cache.storage);
+  codec->share(make_forward_masks(settings.forward, settings.backward, shape, 1));
+  Crossing crossing;
+  crossing.kind = backward ? CrossingKind::gradient : CrossingKind::activation;
+  crossing.epoch = codec_settings.warmup_epochs;
+  for (int b = 0; b < t.micro_batch_size; ++b) {
+    crossing.sample_ids.push_back(b);
+    crossing.tokens.push_back(shape.tokens);
+    crossing.visits.push_back(0);
+  }
+  const double first = static_cast<double>(codec->payload_bytes(crossing));
+  std::fill(crossing.visits.begin(), crossing.visits.end(), 1u);
+  const double later = static_cast<double>(codec->payload_bytes(crossing));
+  const double step = static_cast<double>(settings.pipeline.replicas) * t.micro_batches *
+                      (later + static_cast<double>(sizeof(MessageHeader)));
+  std::printf("# %-9s  %36sB  %7sB  %20sB  %s%s\n", backward ? "backward" : "forward",
+              with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
+              text_of(group).c_str(), note_on_bytes(codec_settings));
 }
 
 void print_wire(const Settings& settings, const ModelLayout& model) {
-  const TrainingSettings& t = settings.training;
-  const int boundaries = settings.pipeline.stages - 1;
-  const CodecShape shape{t.micro_batch_size, model.tokens, model.model->shape().channels};
   std::printf(
       "#\n# direction  payload of a micro-batch: first visit  later    wire per step and "
       "boundary\n");
-  for (const bool backward : {false, true}) {
-    const int without = backward ? std::min(model.first_trained_stage, boundaries) : 0;
-    if (without == boundaries) {
-      std::printf("# backward   %36s  %8s  %21s\n", "none", "none", "none");
-      continue;
-    }
-    const CodecSettings& codec_settings = backward ? settings.backward : settings.forward;
-    const std::unique_ptr<Codec> codec = make_codec(codec_settings, shape, settings.cache.storage);
-    codec->share(make_forward_masks(settings.forward, settings.backward, shape, 1));
-    Crossing crossing;
-    crossing.kind = backward ? CrossingKind::gradient : CrossingKind::activation;
-    crossing.epoch = codec_settings.warmup_epochs;
-    for (int b = 0; b < t.micro_batch_size; ++b) {
-      crossing.sample_ids.push_back(b);
-      crossing.tokens.push_back(model.tokens);
-      crossing.visits.push_back(0);
-    }
-    const double first = static_cast<double>(codec->payload_bytes(crossing));
-    std::fill(crossing.visits.begin(), crossing.visits.end(), 1u);
-    const double later = static_cast<double>(codec->payload_bytes(crossing));
-    const double step = static_cast<double>(settings.pipeline.replicas) * t.micro_batches *
-                        (later + static_cast<double>(sizeof(MessageHeader)));
-    std::printf("# %-9s  %36sB  %7sB  %20sB%s%s\n", backward ? "backward" : "forward",
-                with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
-                note_on_bytes(codec_settings), note_on_boundaries(without).c_str());
-  }
+  for (const bool backward : {false, true})
+    for (const Boundaries& group : boundaries_of(model))
+      print_wire(settings, model, group, backward);
 }
 
 /// Prints a step's bytes and seconds at each boundary when a run holds its target of bits.
 void print_targets(const Settings& settings, const ModelLayout& model) {
   const TrainingSettings& t = settings.training;
-  const double values = static_cast<double>(settings.pipeline.replicas) * t.micro_batches *
-                        t.micro_batch_size * model.tokens * model.model->shape().channels;
+  const double samples =
+      static_cast<double>(settings.pipeline.replicas) * t.micro_batches * t.micro_batch_size;
+  std::vector<double> values;  // of a step, by boundary
+  for (const Boundaries& group : boundaries_of(model))
+    for (int i = group.first; i <= group.last; ++i)
+      values.push_back(samples * group.shape.tokens * group.shape.channels);
   const PipelineOptions options = pipeline_options(settings);
   for (const bool backward : {false, true}) {
     const char* const direction = backward ? "backward" : "forward";
@@ -392,7 +427,7 @@ void print_targets(const Settings& settings, const ModelLayout& model) {
     const std::vector<double> speeds = link_speeds(options, backward);
     for (std::size_t i = 0; i < bits.size(); ++i) {
       if (bits[i] == 0 || (backward && static_cast<int>(i) < model.first_trained_stage)) continue;
-      const double bytes = bits[i] * values / 8;
+      const double bytes = bits[i] * values[i] / 8;
       std::printf("# target %s, boundary %zu: %.3g bits per value, %sB per step", direction, i,
                   bits[i], with_prefix(bytes).c_str());
       if (speeds[i] > 0) std::printf(", %.3g s on its link", 8 * bytes / speeds[i]);
@@ -410,17 +445,20 @@ void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
   const int samples = settings.training.micro_batch_size;
   const CodecSettings codec_settings =
       without_memory(settings.forward, settings.evaluation.changes);
-  const std::unique_ptr<Codec> codec =
-      make_codec(codec_settings, {samples, model.tokens, model.model->shape().channels},
-                 settings.cache.storage);
-  Crossing crossing;
-  crossing.training = false;
-  crossing.evaluation = EvaluationMode::codec;
-  crossing.sample_ids.resize(samples);
-  crossing.tokens.assign(samples, model.tokens);
-  crossing.visits.assign(samples, 0);
-  std::printf("# evaluations through the codec send %s a micro-batch and boundary%s\n",
-              text_of(codec->payload_bytes(crossing)).c_str(), note_on_bytes(codec_settings));
+  for (const Boundaries& group : boundaries_of(model)) {
+    const BoundaryShape& shape = group.shape;
+    const std::unique_ptr<Codec> codec =
+        make_codec(codec_settings, {samples, shape.tokens, shape.channels}, settings.cache.storage);
+    Crossing crossing;
+    crossing.training = false;
+    crossing.evaluation = EvaluationMode::codec;
+    crossing.sample_ids.resize(samples);
+    crossing.tokens.assign(samples, shape.tokens);
+    crossing.visits.assign(samples, 0);
+    std::printf("# evaluations through the codec send %s a micro-batch at %s%s\n",
+                text_of(codec->payload_bytes(crossing)).c_str(), text_of(group).c_str(),
+                note_on_bytes(codec_settings));
+  }
 }
 
 void print_cache(const char* where, const BoundaryEndPlan& plan) {

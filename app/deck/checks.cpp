@@ -5,6 +5,7 @@
 #include <array>
 #include <filesystem>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -247,16 +248,21 @@ void check_pipeline(const Settings& s) {
   }
   std::int64_t blocks = 0;
   for (const int stage_blocks : p.partition) blocks += stage_blocks;
-  if (s.model.path.empty() && !p.partition.empty() && blocks != s.model.n_layer) {
-    refuse({"pipeline.partition", "model.new.n_layer"},
-           "pipeline.partition does not add up to the new model's n_layer",
-           to_string(blocks) + " of " + to_string(s.model.n_layer) + " blocks",
+  const bool is_resnet = s.model.type == "resnet";
+  const std::string key = is_resnet ? "depths" : "n_layer";
+  const std::int64_t model_blocks =
+      is_resnet ? std::accumulate(s.model.depths.begin(), s.model.depths.end(), std::int64_t{0})
+                : s.model.n_layer;
+  if (s.model.path.empty() && !p.partition.empty() && blocks != model_blocks) {
+    refuse({"pipeline.partition", "model.new." + key},
+           "pipeline.partition does not add up to the new model's " + key,
+           to_string(blocks) + " of " + to_string(model_blocks) + " blocks",
            "every block belongs to one stage");
   }
-  if (s.model.path.empty() && p.stages > s.model.n_layer) {
-    refuse({"pipeline.stages", "model.new.n_layer"},
-           "pipeline.stages is larger than the new model's n_layer",
-           to_string(p.stages) + " stages, " + to_string(s.model.n_layer) + " blocks",
+  if (s.model.path.empty() && p.stages > model_blocks) {
+    refuse({"pipeline.stages", "model.new." + key},
+           "pipeline.stages is larger than the new model's " + key,
+           to_string(p.stages) + " stages, " + to_string(model_blocks) + " blocks",
            "every stage needs a block");
   }
   if (p.timeout_seconds > 0 && p.timeout_seconds < 1) {

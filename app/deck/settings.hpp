@@ -18,6 +18,9 @@
 
 namespace deltapipe {
 
+/// First layers of a new residual network (models/resnet/resnet_config.hpp).
+enum class StemKind { cifar, imagenet };
+
 /// [model]: where the weights come from.
 struct ModelSettings {
   std::string path;  ///< Hugging Face directory; empty: a new model of the shape below
@@ -27,8 +30,10 @@ struct ModelSettings {
   int n_head = 4;
   int n_embd = 256;
   int n_positions = 1024;
-  int n_inner = 0;     ///< hidden width of the MLP; 0: 4 n_embd
-  int patch_size = 4;  ///< of a model of images
+  int n_inner = 0;                         ///< hidden width of the MLP; 0: 4 n_embd
+  int patch_size = 4;                      ///< of a vision transformer
+  std::vector<int> depths = {2, 2, 2, 2};  ///< of a residual network
+  StemKind stem = StemKind::cifar;         ///< of a residual network
   // Dropout probabilities; negative: those of the model's config.json (new models: 0).
   double dropout_embedding = -1;
   double dropout_attention = -1;

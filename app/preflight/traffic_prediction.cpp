@@ -27,7 +27,7 @@ namespace {
 constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 25;
 constexpr std::uint64_t kTokensOfCrossing = 16;  ///< a sample costs as much as these
 
-/// One direction of all boundaries, or of the exchange of token rows.
+/// One direction of boundaries of one shape, or of the exchange of token rows.
 class Messages {
  public:
   explicit Messages(const BoundaryEndPlan& plan)
@@ -62,6 +62,40 @@ class Messages {
   std::uint64_t channels_;
   std::uint64_t verify_every_;
   std::size_t shared_bytes_;
+};
+
+/// One direction of all boundaries.
+class Direction {
+ public:
+  /// Adds the next boundary. `tokens`: those of a whole sample.
+  void add(const BoundaryEndPlan& plan, int tokens) {
+    const BoundaryShape shape = {plan.codec.shape.tokens, plan.codec.shape.channels};
+    if (shapes_.empty() || shapes_.back() != shape) {
+      messages_.emplace_back(plan);
+      shapes_.push_back(shape);
+      fixed_tokens_.push_back(shape.tokens == tokens ? 0 : shape.tokens);
+    }
+    kind_.push_back(static_cast<int>(messages_.size()) - 1);
+  }
+
+  bool is_empty() const { return kind_.empty(); }
+  /// Returns the number of different boundaries.
+  std::size_t kinds() const { return messages_.size(); }
+  int kind(int boundary) const { return kind_[static_cast<std::size_t>(boundary)]; }
+  bool remembers() const { return messages_.front().remembers(); }
+  /// `crossing` has the samples' own tokens.
+  WireBytes of(std::size_t kind, const Crossing& crossing) const {
+    if (fixed_tokens_[kind] == 0) return messages_[kind].of(crossing);
+    Crossing rows = crossing;
+    rows.tokens.assign(crossing.samples(), fixed_tokens_[kind]);
+    return messages_[kind].of(rows);
+  }
+
+ private:
+  std::vector<Messages> messages_;  ///< by kind
+  std::vector<BoundaryShape> shapes_;
+  std::vector<int> fixed_tokens_;  ///< 0: those of the samples
+  std::vector<int> kind_;          ///< by boundary
 };
 
 /// Links of the pipeline of one replica, with what passes them.
@@ -127,9 +161,17 @@ class Counter {
       return stage_plan_of(settings, model, shape,
                            {stage, p.stages, 0, p.replicas, p.stages_per_rank});
     };
-    const StagePlan first = plan_of(0), last = plan_of(p.stages - 1);
-    forward_.emplace(*first.send_forward);
-    if (last.send_backward) backward_.emplace(*last.send_backward);
+    StagePlan last;
+    for (int stage = 0; stage < p.stages; ++stage) {
+      StagePlan plan = plan_of(stage);
+      if (plan.send_forward) forward_.add(*plan.send_forward, shape.tokens);
+      // Stages before the first one that is trained send no gradients.
+      if (stage > first_gradient_ && plan.send_backward)
+        backward_.add(*plan.send_backward, shape.tokens);
+      last = std::move(plan);
+    }
+    now_.forward.resize(forward_.kinds());
+    now_.backward.resize(backward_.kinds());
     of_positions_ = has_feedback_of_positions(settings.backward);
     if (last.tokens) {
       rows_.emplace(last.tokens->rows);
@@ -163,7 +205,8 @@ class Counter {
 
   /// All that was counted of training so far.
   struct Totals {
-    WireBytes forward, backward, rows, gradients;  ///< of one boundary
+    std::vector<WireBytes> forward, backward;  ///< by kind of boundary
+    WireBytes rows, gradients;
     std::map<std::string, double> links;
     std::uint64_t steps = 0;
   };
@@ -207,8 +250,11 @@ class Counter {
                        grown(last.messages, at_middle.messages)};
     };
     for (int b = 0; b < boundaries_; ++b) {
-      result_.forward[b] = whole(now_.forward, middle.forward);
-      if (b >= first_gradient_) result_.backward[b] = whole(now_.backward, middle.backward);
+      const auto kind = static_cast<std::size_t>(forward_.kind(b));
+      result_.forward[b] = whole(now_.forward[kind], middle.forward[kind]);
+      if (b < first_gradient_ || backward_.is_empty()) continue;
+      const auto back = static_cast<std::size_t>(backward_.kind(b - first_gradient_));
+      result_.backward[b] = whole(now_.backward[back], middle.backward[back]);
     }
     result_.tied_rows = whole(now_.rows, middle.rows);
     result_.tied_gradients = whole(now_.gradients, middle.gradients);
@@ -241,26 +287,35 @@ class Counter {
 
   void count_boundaries(Crossing& crossing, int replica) {
     const std::vector<std::uint32_t> visits = crossing.visits;
-    const auto of = [&](const Messages& messages, CrossingKind kind, bool by_place) {
+    // Adds the messages of all boundaries and returns their bytes, by kind.
+    const auto count = [&](const Direction& direction, CrossingKind kind, bool by_place,
+                           std::vector<WireBytes>& sums) {
       crossing.kind = kind;
       crossing.visits = visits;
-      if (!messages.remembers()) crossing.visits.assign(crossing.samples(), 0);
+      if (!direction.remembers()) crossing.visits.assign(crossing.samples(), 0);
       const std::size_t first =
           crossing.micro_batch * static_cast<std::size_t>(settings_.training.micro_batch_size);
       for (std::size_t b = 0; by_place && b < crossing.samples(); ++b)
         crossing.visits[b] = place_visits_[replica][first + b]++;
-      return messages.of(crossing);
+      std::vector<std::uint64_t> bytes;
+      for (std::size_t i = 0; i < direction.kinds(); ++i) {
+        const WireBytes messages = direction.of(i, crossing);
+        sums[i] += messages;
+        bytes.push_back(messages.all());
+      }
+      return bytes;
     };
-    const WireBytes there = of(*forward_, CrossingKind::activation, false);
-    now_.forward += there;
+    const std::vector<std::uint64_t> there =
+        count(forward_, CrossingKind::activation, false, now_.forward);
     if (replica == 0)
-      for (int b = 0; b < boundaries_; ++b) links_.pass(rank_of(b), rank_of(b + 1), there.all());
-    if (!backward_ || first_gradient_ == boundaries_) return;
-    const WireBytes back = of(*backward_, CrossingKind::gradient, of_positions_);
-    now_.backward += back;
+      for (int b = 0; b < boundaries_; ++b)
+        links_.pass(rank_of(b), rank_of(b + 1), there[forward_.kind(b)]);
+    if (backward_.is_empty()) return;
+    const std::vector<std::uint64_t> back =
+        count(backward_, CrossingKind::gradient, of_positions_, now_.backward);
     if (replica == 0)
       for (int b = first_gradient_; b < boundaries_; ++b)
-        links_.pass(rank_of(b + 1), rank_of(b), back.all());
+        links_.pass(rank_of(b + 1), rank_of(b), back[backward_.kind(b - first_gradient_)]);
   }
 
   /// Fills the index with the samples' tokens.
@@ -327,6 +382,7 @@ class Counter {
   void count_evaluations(const DataSplit& data) {
     const Totals training = now_;
     now_ = {};
+    now_.forward.resize(forward_.kinds());
     for (const EvaluationMode mode : settings_.evaluation.modes) {
       count_evaluation(*data.validation, mode);
       count_answers(data.answers, mode);
@@ -335,7 +391,9 @@ class Counter {
       const std::uint64_t n = result_.evaluations;
       return WireBytes{n * once.payload, n * once.headers, n * once.fp32, n * once.messages};
     };
-    for (WireBytes& boundary : result_.evaluation_forward) boundary = times(now_.forward);
+    for (int b = 0; b < boundaries_; ++b)
+      result_.evaluation_forward[b] =
+          times(now_.forward[static_cast<std::size_t>(forward_.kind(b))]);
     result_.evaluation_rows = times(now_.rows);
     now_ = training;
   }
@@ -372,7 +430,8 @@ class Counter {
           for (const std::uint64_t id : crossing.sample_ids)
             crossing.tokens.push_back(data.length(id));
           crossing.visits.assign(crossing.samples(), 0);
-          now_.forward += forward_->of(crossing);
+          for (std::size_t i = 0; i < forward_.kinds(); ++i)
+            now_.forward[i] += forward_.of(i, crossing);
         }
         count_evaluation_rows(data, ids, crossing);
       }
@@ -397,7 +456,8 @@ class Counter {
   int first_gradient_;
   int vocabulary_ = 0, tokens_ = 0;
   bool of_positions_ = false;
-  std::optional<Messages> forward_, backward_, rows_, gradients_;
+  Direction forward_, backward_;  ///< backward_: from the boundary before first_gradient_ + 1 on
+  std::optional<Messages> rows_, gradients_;
   std::optional<TokenIndex> index_;
   std::vector<std::int32_t> inputs_;
   std::vector<std::uint32_t> visits_;                   ///< by sample
@@ -409,13 +469,17 @@ class Counter {
   TrafficPrediction result_;
 };
 
-/// Mean cost of a direction's messages where its slowest link is.
-LinkCost slowest(const Links& links, const WireBytes& bytes,
-                 const std::vector<std::pair<int, int>>& between) {
+/// Messages of one kind between two ranks.
+struct Load {
+  int from, to;
+  WireBytes bytes;
+};
+
+/// Mean cost of the messages that need the longest time, and the longest latency.
+LinkCost slowest(const Links& links, const std::vector<Load>& loads) {
   LinkCost cost;
-  if (bytes.messages == 0) return cost;
-  for (const auto& [from, to] : between) {
-    if (from == to) continue;
+  for (const auto& [from, to, bytes] : loads) {
+    if (from == to || bytes.messages == 0) continue;
     cost.message_seconds =
         std::max(cost.message_seconds, links.seconds_of(from, to, bytes.all() / bytes.messages));
     cost.latency_seconds = std::max(cost.latency_seconds, links.latency_of(from, to));
@@ -432,16 +496,17 @@ double seconds_on_links(const Settings& settings, const ModelLayout& model, bool
   constexpr std::int64_t kMostPasses = 200000;
   if (std::int64_t{2} * p.stages * settings.training.micro_batches > kMostPasses) return seconds;
   const Links links(settings);
-  std::vector<std::pair<int, int>> there, back;
+  std::vector<Load> there, back;
   for (int b = 0; b + 1 < p.stages; ++b) {
-    there.emplace_back(b % p.pipeline_ranks(), (b + 1) % p.pipeline_ranks());
-    back.emplace_back((b + 1) % p.pipeline_ranks(), b % p.pipeline_ranks());
+    const int before = b % p.pipeline_ranks(), after = (b + 1) % p.pipeline_ranks();
+    there.push_back({before, after, traffic.forward[static_cast<std::size_t>(b)]});
+    back.push_back({after, before, traffic.backward[static_cast<std::size_t>(b)]});
   }
   SimulationCosts costs;
   costs.forward = costs.backward = 0;
-  costs.activation = slowest(links, traffic.forward.back(), there);
-  costs.gradient = slowest(links, traffic.backward.back(), back);
-  costs.embedding = slowest(links, traffic.tied_rows, {{p.pipeline_ranks() - 1, 0}});
+  costs.activation = slowest(links, there);
+  costs.gradient = slowest(links, back);
+  costs.embedding = slowest(links, {{p.pipeline_ranks() - 1, 0, traffic.tied_rows}});
   std::vector<Program> programs;
   for (int rank = 0; rank < p.pipeline_ranks(); ++rank) {
     std::vector<ScheduleShape> stages;

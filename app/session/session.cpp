@@ -119,6 +119,8 @@ std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size
   shape.class_names = classes;
   shape.image = image;
   shape.patch = model.patch_size;
+  shape.depths = model.depths;
+  shape.cifar_stem = model.stem == StemKind::cifar;
   shape.blocks = model.n_layer;
   shape.heads = model.n_head;
   shape.channels = model.n_embd;
@@ -141,11 +143,28 @@ void check_vocabulary(const Settings& settings, int vocabulary_size, const Model
                      .keys = {"tokenizer.path", "model.path"}});
 }
 
+namespace {
+
+/// Replicas would have statistics of their own.
+void check_statistics(const Settings& settings, const Model& model) {
+  if (settings.pipeline.replicas == 1) return;
+  for (const ParameterInfo& p : model.parameters({0, model.shape().blocks, true, true}))
+    if (p.statistic)
+      throw UserError({.what = "replicas do not share the statistics of batch normalisation",
+                       .value = std::to_string(settings.pipeline.replicas) + " replicas, " +
+                                model.description(),
+                       .remedy = "set pipeline.replicas to 1",
+                       .keys = {"pipeline.replicas"}});
+}
+
+}  // namespace
+
 ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) {
   model->set_dropout({settings.model.dropout_embedding, settings.model.dropout_attention,
                       settings.model.dropout_residual});
   freeze_parameters(settings.training.optimizer.frozen, *model);
   const ModelShape shape = model->shape();
+  check_statistics(settings, *model);
   const int tokens =
       settings.data.sequence_length > 0 ? settings.data.sequence_length : shape.positions;
   if (tokens > shape.positions)
@@ -198,6 +217,7 @@ ModelPlan plan_model(const Settings& settings) {
                       class_names(settings.data), image_of(settings.data));
   else if (settings.data.kind != DataKind::text && model->class_names().empty())
     model->set_class_names(class_names(settings.data));
+  model->set_image(image_of(settings.data));
   check_fields(settings, *model);
   check_vocabulary(settings, vocabulary.size, model->shape());
   const std::int32_t end_of_text = vocabulary.end_of_text;

@@ -118,6 +118,7 @@ StepRecord TrainingRun::step(const StepObserver& observer) {
   record.epoch = epochs_after(step + 1);
   record.tokens = plan.targets;
   record.samples = plan.samples;
+  for (const auto& stage : stages_) stage->parameters().keep_statistics(pipeline_.exec());
   int attempts = 0;
   for (bool counts = false; !counts;) {
     pipeline_.train_step(data_, plan, step % plan_.measure_every == 0,
@@ -131,6 +132,7 @@ StepRecord TrainingRun::step(const StepObserver& observer) {
                        .file = plan_.pipeline.cache.directory,
                        .remedy = "check that disk, or set another cache.directory"});
     pipeline_.forget_damaged_records(true);
+    for (const auto& stage : stages_) stage->parameters().restore_statistics(pipeline_.exec());
     if (observer.forgot_records) observer.forgot_records();
   }
   record.seconds = totals_.seconds;

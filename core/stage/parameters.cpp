@@ -26,13 +26,18 @@ std::size_t aligned(std::size_t elements) {
 template <class Real>
 int ParameterArena<Real>::add(const std::string& name, const std::vector<std::uint64_t>& shape,
                               bool decay, int bucket) {
+  return add(name, shape, decay, bucket, frozen_.contains(name));
+}
+
+template <class Real>
+int ParameterArena<Real>::add(const std::string& name, const std::vector<std::uint64_t>& shape,
+                              bool decay, int bucket, bool frozen) {
   std::size_t size = 1;
   for (const std::uint64_t extent : shape) size *= extent;
   if (bucket == static_cast<int>(buckets_.size()))
     buckets_.push_back({gradient_size_, gradient_size_});
   DELTAPIPE_ASSERT(bucket + 1 == static_cast<int>(buckets_.size()),
                    "buckets out of order: " + name);
-  const bool frozen = frozen_.contains(name);
   info_.push_back({name, shape, size, decay, bucket, frozen, gradient_size_});
   if (!frozen) gradient_size_ += aligned<Real>(size);
   buckets_.back().end = gradient_size_;
@@ -45,6 +50,13 @@ int ParameterArena<Real>::add_copy(const std::string& name, const std::vector<st
   DELTAPIPE_ASSERT(frozen_.contains(name), "a copy of what changes: " + name);
   const int index = add(name, shape, false, bucket);
   info_[index].copied = true;
+  return index;
+}
+
+template <class Real>
+int ParameterArena<Real>::add_statistic(const std::string& name, std::uint64_t size, int bucket) {
+  const int index = add(name, {size}, false, bucket, true);
+  info_[index].statistic = true;
   return index;
 }
 
@@ -83,7 +95,36 @@ void ParameterArena<Real>::allocate(bool training, ProductPrecision products,
   };
   gradients_ = take("deltapipe::Parameters::gradients");
   moments1_ = take("deltapipe::Parameters::moments1");
+  std::size_t statistics = 0;
+  for (const ParameterInfo& p : info_) statistics += p.statistic ? p.size : 0;
+  kept_statistics_ = memory.uninitialized<Vector<Real>>(
+      MemoryUse::weights, "deltapipe::Parameters::keptStatistics", statistics);
   if (moments_ == 2) moments2_ = take("deltapipe::Parameters::moments2");
+}
+
+template <class Real>
+template <class Visit>
+void ParameterArena<Real>::for_statistics(const Visit& visit) const {
+  if (kept_statistics_.extent(0) == 0) return;
+  std::size_t first = 0;
+  for (std::size_t i = 0; i < info_.size(); ++i) {
+    if (!info_[i].statistic) continue;
+    visit(value(static_cast<int>(i)),
+          VectorRef<Real>(kept_statistics_.data() + first, info_[i].size));
+    first += info_[i].size;
+  }
+}
+
+template <class Real>
+void ParameterArena<Real>::keep_statistics(const ExecSpace& exec) const {
+  for_statistics(
+      [&](const auto& values, const auto& kept) { Kokkos::deep_copy(exec, kept, values); });
+}
+
+template <class Real>
+void ParameterArena<Real>::restore_statistics(const ExecSpace& exec) const {
+  for_statistics(
+      [&](const auto& values, const auto& kept) { Kokkos::deep_copy(exec, values, kept); });
 }
 
 template <class Real>

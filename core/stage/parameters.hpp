@@ -33,6 +33,9 @@ struct ParameterInfo {
   std::size_t gradient_offset = 0;
   bool copied = false;   ///< a frozen copy for reading: the parameter belongs to another stage
   bool operand = false;  ///< a matrix that products take unchanged
+  /// A statistic that forward passes in training update, such as batch norm's. It is `frozen` for
+  /// gradients and moments, and is not counted among the parameters of the model.
+  bool statistic = false;
 };
 
 /// Rows of a parameter that are a tensor of their own in files.
@@ -61,6 +64,9 @@ class ParameterArena {
   /// initialized and checkpointed here as well, but only the other stage saves it and counts it as
   /// part of the model.
   int add_copy(const std::string& name, const std::vector<std::uint64_t>& shape, int bucket);
+  /// Declares a vector that forward passes in training update. It is saved, loaded and checkpointed
+  /// like parameters.
+  int add_statistic(const std::string& name, std::uint64_t size, int bucket);
   /// Declares that all uses of these matrices, except table(), are products of matrices.
   void set_operands(const std::vector<int>& matrices);
   /// Sets how many moments the optimizer keeps of each trained parameter, 1 or 2 (the default).
@@ -110,6 +116,10 @@ class ParameterArena {
   void copy_in(const ExecSpace& exec, int index, std::size_t first,
                std::span<const Real> values) const;
 
+  /// Copies all statistics, for restore_statistics() if a step is repeated. Only in training.
+  void keep_statistics(const ExecSpace& exec) const;
+  void restore_statistics(const ExecSpace& exec) const;
+
   // Return Views without elements for a frozen parameter.
   VectorRef<Real> gradient(int index) const { return trained_part(gradients_, index); }
   VectorRef<Real> moment1(int index) const { return trained_part(moments1_, index); }
@@ -128,11 +138,16 @@ class ParameterArena {
   const Vector<Real>& all_gradients() const { return gradients_; }
 
  private:
+  int add(const std::string& name, const std::vector<std::uint64_t>& shape, bool decay, int bucket,
+          bool frozen);
   VectorRef<Real> trained_part(const Vector<Real>& all, int index) const {
     const ParameterInfo& p = info_[index];
     if (p.frozen) return {};
     return VectorRef<Real>(all.data() + p.gradient_offset, p.size);
   }
+  /// Calls visit(values, kept values) for every statistic.
+  template <class Visit>
+  void for_statistics(const Visit& visit) const;
   template <class T>
   static MatrixRef<T> as_matrix(T* values, const ParameterInfo& p) {
     return MatrixRef<T>(values, p.shape[0], p.size / p.shape[0]);
@@ -147,6 +162,7 @@ class ParameterArena {
   /// Offset of each parameter, in elements, in values_ or in halves.
   std::vector<std::size_t> place_;
   Vector<Real> values_, gradients_, moments1_, moments2_;
+  Vector<Real> kept_statistics_;
   Vector<Bf16> rounded_;
   Vector<std::uint16_t> lower_;
 };

@@ -10,17 +10,17 @@
 
 #include "models/bert/bert_config.hpp"
 #include "models/bert/bert_stage.hpp"
-#include "models/classifier_model.hpp"
+#include "models/encoder_model.hpp"
 
 namespace deltapipe {
 
 /// Returns the names of BertForSequenceClassification.
 const WeightNames& bert_names();
 
-class BertModel final : public ClassifierModel<BertConfig> {
+class BertModel final : public EncoderModel<BertConfig> {
  public:
   explicit BertModel(BertConfig config, Json file = {}, std::set<std::string> fresh = {})
-      : ClassifierModel(bert_names(), std::move(config), std::move(file), std::move(fresh)) {}
+      : EncoderModel(bert_names(), std::move(config), std::move(file), std::move(fresh)) {}
 
   ModelShape shape() const override;
   std::string description() const override;

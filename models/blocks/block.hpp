@@ -13,10 +13,12 @@
 
 namespace deltapipe {
 
-/// A matrix with a row for every row of a micro-batch, which a block keeps between passes.
+/// A matrix that a block keeps between passes.
 struct SavedTensor {
   const char* label;
   int columns;
+  /// Rows for each sample; 0: those of the block's input or output, whichever has more.
+  int rows_of_sample = 0;
   bool operator==(const SavedTensor&) const = default;
 };
 using SavedTensors = std::vector<SavedTensor>;
@@ -43,7 +45,7 @@ class Block {
   /// Returns true if y may be the memory of x where there is no backward pass.
   virtual bool in_place() const { return false; }
   /// Returns what forward_saved() writes for backward(). Blocks that return the same share memory
-  /// where nothing is kept. Rows are the larger of the input's and output's.
+  /// where nothing is kept.
   virtual SavedTensors saved() const = 0;
   /// Returns what backward() keeps for backward_parameters(); empty: nothing is postponed.
   virtual SavedTensors postponed() const { return {}; }

@@ -38,10 +38,10 @@ ClassificationHead<Real>::ClassificationHead(ParameterArena<Real>& parameters,
 
 template <class Real>
 void ClassificationHead<Real>::require(const StageCapacity& capacity, WorkspaceSize& size) const {
-  size.raise(options_.channels, std::max(options_.channels, options_.classes));
+  const int widest = std::max(options_.channels, options_.classes);
+  size.raise(capacity.samples, options_.channels, widest);
   size.gradient_elements =
-      std::max(size.gradient_elements,
-               static_cast<std::size_t>(capacity.samples) * static_cast<std::size_t>(size.wide));
+      std::max(size.gradient_elements, static_cast<std::size_t>(capacity.samples) * widest);
 }
 
 template <class Real>

@@ -24,7 +24,8 @@ int logit_rows(int rows, std::size_t vocabulary) {
   return (rows + blocks - 1) / blocks;
 }
 
-/// Returns the elements from row to row of the logits. Tensor cores require rows of 16 bytes' steps.
+/// Returns the elements from row to row of the logits. Tensor cores require rows of 16 bytes'
+/// steps.
 std::size_t logit_stride(std::size_t vocabulary) {
   constexpr std::size_t kAligned = 8;  // of Bf16, the narrowest gradient
   return (vocabulary + kAligned - 1) / kAligned * kAligned;
@@ -47,10 +48,9 @@ void LanguageHead<Real>::reserve(const StageCapacity& capacity, const ViewAlloca
     return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, size);
   };
   batch_rows_ = rows;
-  logits_ =
-      memory.uninitialized<Matrix<Real>>(MemoryUse::workspace, "deltapipe::LanguageHead::logits",
-                                         logit_rows(rows, vocabulary()),
-                                         logit_stride(vocabulary()));
+  logits_ = memory.uninitialized<Matrix<Real>>(
+      MemoryUse::workspace, "deltapipe::LanguageHead::logits", logit_rows(rows, vocabulary()),
+      logit_stride(vocabulary()));
   score_ = memory.zeroed<Vector<Real>>(MemoryUse::workspace, "deltapipe::LanguageHead::score",
                                        batch_rows_ * capacity.micro_batches);
   mean_N_ = vector("deltapipe::LanguageHead::mean", rows);

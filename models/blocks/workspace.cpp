@@ -98,20 +98,20 @@ void StageAttention<Real>::backward(const ExecSpace& exec, const AttentionShape&
 template <class Real>
 void Workspace<Real>::reserve(const WorkspaceSize& size, const StageCapacity& capacity,
                               bool as_on_device, const ViewAllocator& memory) {
-  const auto matrix = [&](const char* label, int columns) {
-    return memory.uninitialized<Matrix<Real>>(MemoryUse::workspace, label, size.rows, columns);
+  const auto matrix = [&](const char* label, std::size_t elements) {
+    return memory.uninitialized<Matrix<Real>>(MemoryUse::workspace, label, elements, 1);
   };
   const bool attends = size.attention.heads > 0;
-  norm_NC = matrix("deltapipe::Workspace::norm", size.channels);
-  branch_NC = matrix("deltapipe::Workspace::branch", size.channels);
+  norm_NC = matrix("deltapipe::Workspace::norm", size.normal);
+  branch_NC = matrix("deltapipe::Workspace::branch", size.normal);
   wide_NF = matrix("deltapipe::Workspace::wide", size.wide);
   if (attends) attention.reserve(size.attention, capacity, as_on_device, memory);
+  images.reserve(size.images, capacity, as_on_device, memory);
   if (capacity.training) {
     wide2_NF = matrix("deltapipe::Workspace::wide2", size.wide);
     if (as_on_device)
-      column_sums = memory.uninitialized<Vector<Real>>(MemoryUse::workspace,
-                                                       "deltapipe::Workspace::columnSums",
-                                                       column_tree_workspace(size.rows, size.wide));
+      column_sums = memory.uninitialized<Vector<Real>>(
+          MemoryUse::workspace, "deltapipe::Workspace::columnSums", size.column_sums);
   }
   if (!std::is_same_v<Real, float> || capacity.products != ProductPrecision::bf16) {
     const RealGemm gemm(memory, capacity.products == ProductPrecision::tf32
@@ -121,9 +121,8 @@ void Workspace<Real>::reserve(const WorkspaceSize& size, const StageCapacity& ca
     attention.reserve_products(gemm);
     return;
   }
-  const std::size_t widest = static_cast<std::size_t>(size.rows) * size.wide;
-  products = Products<Real>(memory, widest,
-                            capacity.training ? std::max(widest, size.gradient_elements) : 0);
+  products = Products<Real>(memory, size.wide,
+                            capacity.training ? std::max(size.wide, size.gradient_elements) : 0);
   if (!attends) return;
   if (has_fast_bf16_gemm())
     attention.reserve_products_bf16(capacity.training, memory);

@@ -9,21 +9,28 @@
 #include "core/kernels/gemm/products.hpp"
 #include "core/kernels/layers/linear.hpp"
 #include "core/stage/stage.hpp"
+#include "models/blocks/image_workspace.hpp"
 
 namespace deltapipe {
 
 /// Sizes that the blocks and ends of a stage require. Each of them raises what it needs.
 struct WorkspaceSize {
-  int rows = 0;                       ///< N of a micro-batch
-  int channels = 0;                   ///< C, widest normalized rows
-  int wide = 0;                       ///< F, widest rows inside a block
-  std::size_t gradient_elements = 0;  ///< largest gradient that is rounded, beside rows * wide
+  int rows = 0;                             ///< most rows of a block's input or output
+  std::size_t normal = 0;                   ///< elements of normalized rows
+  std::size_t wide = 0;                     ///< elements of the widest rows inside a block
+  std::size_t column_sums = 0;              ///< elements of a tree of column sums
+  std::size_t gradient_elements = 0;        ///< largest gradient that is rounded, beside `wide`
   AttentionShape attention = {0, 0, 0, 0};  ///< heads 0: no attention
+  ImageWorkspaceSize images = {};
 
-  void raise(int block_channels, int block_wide) {
-    channels = std::max(channels, block_channels);
-    wide = std::max(wide, block_wide);
+  /// Raises the sizes to `of_rows` rows of these widths.
+  void raise(int of_rows, int channels, int wide_channels) {
+    const auto elements = [&](int width) { return static_cast<std::size_t>(of_rows) * width; };
+    normal = std::max(normal, elements(channels));
+    wide = std::max(wide, elements(wide_channels));
+    column_sums = std::max(column_sums, column_tree_workspace(of_rows, wide_channels));
   }
+  void raise(int channels, int wide_channels) { raise(rows, channels, wide_channels); }
 };
 
 /// Attention in the precision of the stage's products. Blocks of a stage have one number of heads.
@@ -74,6 +81,7 @@ struct Workspace {
   Matrix<Real> wide_NF, wide2_NF;   ///< wide2_NF: in training only
   Vector<Real> column_sums;         ///< sums of parts of the rows; empty on hosts
   StageAttention<Real> attention;
+  ImageWorkspace<Real> images;
 
   void reserve(const WorkspaceSize& size, const StageCapacity& capacity, bool as_on_device,
                const ViewAllocator& memory);

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/classifier_model.hpp"
+#include "models/encoder_model.hpp"
 #include "models/vit/vit_config.hpp"
 #include "models/vit/vit_stage.hpp"
 
@@ -17,10 +17,10 @@ namespace deltapipe {
 /// Returns the names of ViTForImageClassification.
 const WeightNames& vit_names();
 
-class VitModel final : public ClassifierModel<VitConfig> {
+class VitModel final : public EncoderModel<VitConfig> {
  public:
   explicit VitModel(VitConfig config, Json file = {}, std::set<std::string> fresh = {})
-      : ClassifierModel(vit_names(), std::move(config), std::move(file), std::move(fresh)) {}
+      : EncoderModel(vit_names(), std::move(config), std::move(file), std::move(fresh)) {}
 
   ModelShape shape() const override;
   std::string description() const override;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Image classification from decks: IDX and CIFAR files through a ViT, augmentation, training, restart,
-evaluation and predictions."""
+"""Image classification from decks: IDX and CIFAR files through a ViT and a ResNet, augmentation, training,
+restart, evaluation and predictions."""
 
 import gzip
 import json
@@ -234,6 +234,117 @@ print(json.dumps(logits.softmax(-1).tolist()))
                 ([f"model.path={model}", f"data.train=[\"{other}\"]",
                   f"data.validation=[\"{self.place}/data.bin\"]", "data.format=cifar10"],
                  ["data.bin"])):
+            made = support.run(["train", self.deck_file(self.deck()), *overrides,
+                                f"output.directory={self.output('mistakes')}"])
+            self.assert_stops(made, *parts)
+
+
+class Resnet(Images):
+    """The same of a ResNet, and what batch normalisation adds. Samples have other shapes at each
+    boundary."""
+
+    @classmethod
+    def deck(cls, **sections):
+        new = {"type": "resnet", "depths": [1, 1, 1, 1], "n_embd": 4, "stem": "cifar"}
+        deck = support.merged(super().deck(), {"model.new": new})
+        return support.merged(
+            deck, {name.replace("__", "."): keys for name, keys in sections.items()})
+
+    def test_recomputation_precision_and_frozen_parameters(self):
+        deck = self.deck(pipeline={"stages": 2})
+        plain = self.train(deck, "fp32", 2)
+        again = self.train(deck, "recomputed", 2, ["training.recompute=true"])
+        self.assertEqual(plain.losses.tobytes(), again.losses.tobytes())
+        self.assertEqual((self.output("fp32") / "model/model.safetensors").read_bytes(),
+                         (self.output("recomputed") / "model/model.safetensors").read_bytes())
+        self.train(deck, "frozen", 2, ['training.optimizer.frozen=["embedder"]'])
+        frozen = support.read_safetensors(self.output("frozen") / "model/model.safetensors")
+        other = support.read_safetensors(self.output("fp32") / "model/model.safetensors")
+        norm = "resnet.embedder.embedder.normalization."
+
+        def values(model, name):
+            return np.frombuffer(model[1][slice(*model[0][norm + name]["data_offsets"])], "<f4")
+        np.testing.assert_array_equal(values(frozen, "weight"), 1)
+        self.assertFalse((values(other, "weight") == 1).any())
+        self.assertFalse((values(frozen, "running_mean") == 0).any())
+
+    def test_replicas(self):
+        self.assert_stops(
+            support.run(["train", self.deck_file(self.deck()), "pipeline.replicas=2",
+                         f"output.directory={self.output('replicas')}"], 2),
+            "replicas do not share the statistics of batch normalisation")
+
+    def test_predictions_are_those_of_transformers(self):
+        self.train(self.deck(model__new={"stem": "imagenet"}, training={"steps": 25}), "saved", 1)
+        model = self.output("saved") / "model"
+        deck = self.deck_file(self.deck(model={"path": str(model)}, pipeline={"stages": 2}))
+        output = self.output("predictions")
+        self.succeed(["predict", deck, f"output.directory={output}"], 2)
+        with h5py.File(output / "predictions.h5", "r") as file:
+            probabilities = file["probabilities"][()]
+        images, _ = images_and_labels(33, seed=2)
+        self.assertEqual(len(probabilities), len(images))
+        python = python_with_transformers()
+        if python is None:
+            self.skipTest("no python3 here has transformers, PyTorch and h5py")
+        program = """
+import json, sys, numpy, torch, transformers
+model, info = transformers.ResNetForImageClassification.from_pretrained(
+    sys.argv[1], output_loading_info=True)
+missing = [name for name in info["missing_keys"] if not name.endswith("num_batches_tracked")]
+assert not (missing or info["unexpected_keys"] or info["mismatched_keys"]), info
+pixels = (torch.tensor(numpy.load(sys.argv[2])) / 255 - 0.5) / 0.5
+with torch.no_grad():
+    logits = model.double().eval()(pixels.double()[:, None]).logits
+print(json.dumps(logits.softmax(-1).tolist()))
+"""
+        np.save(self.place / "images.npy", images)
+        made = subprocess.run([python, "-c", program, model, self.place / "images.npy"],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        np.testing.assert_allclose(probabilities, json.loads(made.stdout.splitlines()[-1]),
+                                   rtol=1e-4, atol=1e-5)
+
+    def test_any_size_of_images(self):
+        """A directory of transformers does not name the size of the images."""
+        self.train(self.deck(training={"steps": 1}), "sized", 1)
+        model = self.output("sized") / "model"
+        config = json.loads((model / "config.json").read_text())
+        del config["image_size"]
+        (model / "config.json").write_text(json.dumps(config))
+        run = self.train(self.deck(model={"path": str(model)}, pipeline={"stages": 2}), "any", 2)
+        self.assertEqual(len(run.losses), 8)
+
+    def test_cifar(self):
+        numbers = np.random.default_rng(3)
+        path = self.place / "data_batch_1.bin"
+        path.write_bytes(b"".join(bytes([int(numbers.integers(10))]) + numbers.bytes(3072)
+                                  for _ in range(20)))
+        deck = self.deck(data={"train": [str(path)], "validation": []}, training={"steps": 2},
+                         pipeline={"stages": 4, "partition": [1, 1, 1, 1]})
+        self.train(deck, "cifar", 4)
+        config = json.loads((self.output("cifar") / "model/config.json").read_text())
+        self.assertEqual((config["image_size"], config["num_channels"]), (32, 3))
+        self.assertEqual((config["hidden_sizes"], config["depths"]), ([4, 8, 16, 32], [1] * 4))
+
+    def test_check(self):
+        out = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 4}))]).out
+        self.assertIn("ResNet of 4 basic blocks, 4-8-16-32 channels, images of 8 x 8 x 1", out)
+        for boundary, values in enumerate((4 * 64, 8 * 16, 16 * 4)):
+            payload = 8 * 2 * 3 * 4 * values  # steps, micro-batches, samples, bytes
+            for direction in ("forward", "backward"):
+                self.assertRegex(out, rf"# boundary {boundary} {direction} +{payload:,} \+")
+
+    def test_mistakes(self):
+        for overrides, parts in (
+                (["model.new.depths=[1,1]", "pipeline.stages=3"],
+                 ["pipeline.stages is larger than the new model's depths", "2 blocks"]),
+                (["pipeline.stages=2", "pipeline.partition=[1,1]"],
+                 ["pipeline.partition does not add up to the new model's depths"]),
+                (["model.dropout_residual=0.1"], ["a residual network has no dropout"]),
+                (['training.optimizer.frozen=["*"]'], ["there is nothing to train"]),
+                (['training.optimizer.frozen=["*.running_mean"]'], ["names no parameter"]),
+                (["model.new.stem=small"], ["cifar", "imagenet"])):
             made = support.run(["train", self.deck_file(self.deck()), *overrides,
                                 f"output.directory={self.output('mistakes')}"])
             self.assert_stops(made, *parts)

@@ -96,7 +96,8 @@ def write_gradients(group, model, batch, run):
 
 
 def write_training(group, name, model, batches, run, optimizer, **constants):
-    """A step of the optimizer for each batch; `constants` become attributes."""
+    """A step of the optimizer for each batch; `constants` become attributes. The final values are
+    those of parameters and running statistics."""
     losses, norms = [], []
     for batch in batches:
         optimizer.zero_grad()
@@ -108,8 +109,8 @@ def write_training(group, name, model, batches, run, optimizer, **constants):
     training = group.create_group(name)
     training.attrs.update(clip_norm=CLIP_NORM, weight_decay=WEIGHT_DECAY, **constants)
     training["losses"], training["gradient_norms"] = losses, norms
-    final = {n: p.detach().numpy() for n, p in model.named_parameters()
-             if not n.endswith(".key.bias")}
+    final = {n: p.detach().numpy() for n, p in model.state_dict().items()
+             if p.is_floating_point() and not n.endswith(".key.bias")}
     training["names"] = json.dumps(list(final))
     training["sums_of_squares"] = [(value ** 2).sum() for value in final.values()]
 

@@ -101,6 +101,7 @@ class GoldenClassifier {
     for (std::size_t i = 0; i < stage_->parameters().info().size(); ++i) {
       const ParameterInfo& p = stage_->parameters().info()[i];
       const int index = static_cast<int>(i);
+      if (of_gradients && p.frozen) continue;
       const auto values = to_host(of_gradients ? stage_->parameters().gradient(index)
                                                : stage_->parameters().value(index));
       const std::size_t row = p.size / p.shape[0];

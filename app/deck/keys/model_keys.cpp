@@ -37,14 +37,23 @@ void add_model(std::vector<Key>& keys, ModelSettings& m) {
   SectionKeys add_new(keys, "model.new");
   add_new("type", type_choice(m.type),
           "Architecture: gpt2 is a language model, bert classifies texts (data.kind = "
-          "\"labelled_text\"), vit classifies images (data.kind = \"images\").");
-  add_new("n_layer", Integer{&m.n_layer, 1, 10000}, "Number of transformer blocks.");
+          "\"labelled_text\"), vit and resnet classify images (data.kind = \"images\").");
+  add_new("n_layer", Integer{&m.n_layer, 1, 10000},
+          "Number of transformer blocks. resnet has depths.");
   add_new("n_head", Integer{&m.n_head, 1, 1024}, "Number of attention heads. It divides n_embd.");
   add_new("n_inner", Integer{&m.n_inner, 0, 262144}, "Hidden width of the MLP. 0 means 4 n_embd.");
-  add_new("n_embd", Integer{&m.n_embd, 1, 65536}, "Number of channels.");
+  add_new("n_embd", Integer{&m.n_embd, 1, 65536},
+          "Number of channels. For resnet: of its first group; each group doubles them.");
   add_new("n_positions", Integer{&m.n_positions, 1, 1 << 20}, "Longest sequence, in tokens.");
   add_new("patch_size", Integer{&m.patch_size, 1, 1 << 14},
           "For vit: side of the patches, in pixels. It divides the image's height and width.");
+  add_new(
+      "depths", IntegerList{&m.depths, 1, 1000},
+      "For resnet: basic blocks of each group. From the second group on, the first block halves "
+      "the image's sides. [2, 2, 2, 2] is ResNet-18, [3, 4, 6, 3] ResNet-34.");
+  add_new("stem", choice(m.stem, {{"cifar", StemKind::cifar}, {"imagenet", StemKind::imagenet}}),
+          "For resnet: first layers. cifar is a convolution of 3 x 3 that keeps the image's size, "
+          "imagenet one of 7 x 7 and a maximum, which divide its sides by 4.");
 }
 
 void add_tokenizer(std::vector<Key>& keys, TokenizerSettings& t) {

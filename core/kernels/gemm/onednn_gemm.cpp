@@ -5,105 +5,12 @@
 
 #include "core/base/error.hpp"
 #include "core/base/parallel/host_team.hpp"
-
-#ifdef DELTAPIPE_ONEDNN_MODULE
-
-#include <dlfcn.h>
-#include <sched.h>
-
-#include <filesystem>
-#include <system_error>
-
 #include "core/kernels/gemm/host_blas.hpp"
-#include "core/kernels/gemm/onednn_module.hpp"
+#include "core/kernels/gemm/onednn_library.hpp"
 
 namespace deltapipe::onednn {
 
 namespace {
-
-/// The loaded library.
-struct Module {
-  decltype(&deltapipe_onednn_version) version = nullptr;
-  decltype(&deltapipe_onednn_has_bf16) has_bf16 = nullptr;
-  decltype(&deltapipe_onednn_multiply) multiply = nullptr;
-  // Null: oneDNN was built without OpenMP.
-  int (*most_threads)() = nullptr;
-  void (*set_threads)(int) = nullptr;
-  std::string problem;  ///< reason why it could not be loaded
-
-  bool is_there() const { return version != nullptr && has_bf16 != nullptr && multiply != nullptr; }
-};
-
-/// Restores the cores of the calling thread: a library may bind the thread that loads it.
-class KeptAffinity {
- public:
-  KeptAffinity() : is_known_(sched_getaffinity(0, sizeof set_, &set_) == 0) {}
-  ~KeptAffinity() {
-    if (is_known_) sched_setaffinity(0, sizeof set_, &set_);
-  }
-  KeptAffinity(const KeptAffinity&) = delete;
-  KeptAffinity& operator=(const KeptAffinity&) = delete;
-
- private:
-  cpu_set_t set_{};
-  bool is_known_;
-};
-
-template <class Function>
-void find(void* library, const char* name, Function& function) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-}
-
-/// Returns the path of the module, relative to the program, in the build and when installed.
-std::string module_path() {
-  std::error_code error;
-  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "" : (program.parent_path() / DELTAPIPE_ONEDNN_MODULE).string();
-}
-
-Module load() {
-  const KeptAffinity affinity;
-  Module made;
-  void* const library = dlopen(module_path().c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) {
-    const char* const error = dlerror();
-    made.problem = error != nullptr ? error : module_path() + ": no reason given";
-    return made;
-  }
-  find(library, "deltapipe_onednn_version", made.version);
-  find(library, "deltapipe_onednn_has_bf16", made.has_bf16);
-  find(library, "deltapipe_onednn_multiply", made.multiply);
-  find(library, "omp_get_max_threads", made.most_threads);
-  find(library, "omp_set_num_threads", made.set_threads);
-  if (!made.is_there()) made.problem = module_path() + " is another program's";
-  return made;
-}
-
-const Module& module() {
-  static const Module loaded = load();
-  return loaded;
-}
-
-/// Sets oneDNN's threads, which are those of the calling thread's OpenMP, to one during its
-/// lifetime, because a HostTeam divides products.
-class OneThread {
- public:
-  OneThread() : before_(is_settable() ? module().most_threads() : 1) {
-    if (before_ > 1) module().set_threads(1);
-  }
-  ~OneThread() {
-    if (before_ > 1) module().set_threads(before_);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  static bool is_settable() {
-    return kTeamExecution && module().most_threads != nullptr && module().set_threads != nullptr;
-  }
-
-  int before_;
-};
 
 void multiply(const DeltapipeOnednnProduct& product, const Bf16* a, const Bf16* b, float* c) {
   const char* const problem = module().multiply(&product, a, b, c);
@@ -153,28 +60,3 @@ void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
 }
 
 }  // namespace deltapipe::onednn
-
-#else
-
-namespace deltapipe::onednn {
-
-bool has_bf16_instructions() {
-  return false;
-}
-
-std::string obstacle() {
-  return "deltapipe was built without oneDNN";
-}
-
-std::string version() {
-  return "";
-}
-
-void gemm_bf16(Transpose, Transpose, const MatrixRef<const Bf16>&, const MatrixRef<const Bf16>&,
-               float, const MatrixRef<float>&) {
-  DELTAPIPE_ASSERT(false, "built without oneDNN");
-}
-
-}  // namespace deltapipe::onednn
-
-#endif

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A separate library around oneDNN, which onednn_gemm.cpp loads when a run needs its products. It
+// A separate library around oneDNN, which onednn_library.cpp loads when a run needs it. It
 // is separate because oneDNN's OpenMP runtime binds the threads of every program that is linked
 // with it, according to OMP_PROC_BIND, before main() begins.
 #include "core/kernels/gemm/onednn_module.hpp"
@@ -107,6 +107,137 @@ void multiply(const DeltapipeOnednnProduct& kind, const std::uint16_t* a, const 
   stream.wait();
 }
 
+/// Code for one kind of convolution. oneDNN chooses the layout of the weights, and they are
+/// converted from and to that of the caller.
+class Convolution {
+ public:
+  explicit Convolution(const DeltapipeOnednnConvolution& kind)
+      : pass_(kind.pass),
+        user_weights_({{kind.outputs, kind.channels, kind.kernel, kind.kernel},
+                       dnnl::memory::data_type::f32,
+                       dnnl::memory::format_tag::oihw},
+                      engine(), DNNL_MEMORY_NONE) {
+    using Tag = dnnl::memory::format_tag;
+    constexpr auto kType = dnnl::memory::data_type::f32;
+    constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
+    const auto side = [&](int pixels) {
+      return (pixels + 2 * kind.padding - kind.kernel) / kind.stride + 1;
+    };
+    const dnnl::memory::desc x({kind.images, kind.channels, kind.height, kind.width}, kType,
+                               Tag::nhwc);
+    const dnnl::memory::desc y({kind.images, kind.outputs, side(kind.height), side(kind.width)},
+                               kType, Tag::nhwc);
+    const dnnl::memory::desc w(user_weights_.get_desc().dims(), kType, Tag::any);
+    const dnnl::memory::dims strides = {kind.stride, kind.stride};
+    const dnnl::memory::dims padding = {kind.padding, kind.padding};
+    using Forward = dnnl::convolution_forward;
+    using Data = dnnl::convolution_backward_data;
+    using Weights = dnnl::convolution_backward_weights;
+#if DNNL_VERSION_MAJOR >= 3
+    const Forward::primitive_desc forward(engine(), dnnl::prop_kind::forward_training, kAlgorithm,
+                                          x, w, y, strides, padding, padding);
+    const auto data = [&] {
+      return Data::primitive_desc(engine(), kAlgorithm, x, w, y, strides, padding, padding,
+                                  forward);
+    };
+    const auto weights = [&] {
+      return Weights::primitive_desc(engine(), kAlgorithm, x, w, y, strides, padding, padding,
+                                     forward);
+    };
+#else
+    const Forward::primitive_desc forward(
+        {dnnl::prop_kind::forward_training, kAlgorithm, x, w, y, strides, padding, padding},
+        engine());
+    const auto data = [&] {
+      return Data::primitive_desc({kAlgorithm, x, w, y, strides, padding, padding}, engine(),
+                                  forward);
+    };
+    const auto weights = [&] {
+      return Weights::primitive_desc({kAlgorithm, x, w, y, strides, padding, padding}, engine(),
+                                     forward);
+    };
+#endif
+    x_ = dnnl::memory(x, engine(), DNNL_MEMORY_NONE);
+    y_ = dnnl::memory(y, engine(), DNNL_MEMORY_NONE);
+    dnnl::memory::desc chosen;
+    if (pass_ == 0) {
+      chosen = forward.weights_desc();
+      primitive_ = Forward(forward);
+    } else if (pass_ == 1) {
+      const auto made = data();
+      chosen = made.weights_desc();
+      primitive_ = Data(made);
+    } else {
+      const auto made = weights();
+      chosen = made.diff_weights_desc();
+      primitive_ = Weights(made);
+    }
+    weights_ = chosen == user_weights_.get_desc() ? user_weights_ : dnnl::memory(chosen, engine());
+    if (weights_ != user_weights_)
+      reorder_ = pass_ == 2 ? dnnl::reorder(weights_, user_weights_)
+                            : dnnl::reorder(user_weights_, weights_);
+  }
+
+  void execute(dnnl::stream& stream, float* x, float* weights, float* y) {
+    x_.set_data_handle(x);
+    y_.set_data_handle(y);
+    user_weights_.set_data_handle(weights);
+    if (pass_ == 0) {
+      convert(stream);
+      primitive_.execute(stream,
+                         {{DNNL_ARG_SRC, x_}, {DNNL_ARG_WEIGHTS, weights_}, {DNNL_ARG_DST, y_}});
+    } else if (pass_ == 1) {
+      convert(stream);
+      primitive_.execute(
+          stream, {{DNNL_ARG_DIFF_SRC, x_}, {DNNL_ARG_WEIGHTS, weights_}, {DNNL_ARG_DIFF_DST, y_}});
+    } else {
+      primitive_.execute(
+          stream, {{DNNL_ARG_SRC, x_}, {DNNL_ARG_DIFF_WEIGHTS, weights_}, {DNNL_ARG_DIFF_DST, y_}});
+      convert(stream);
+    }
+    stream.wait();
+  }
+
+ private:
+  /// Converts the weights before the pass, or their gradient after it.
+  void convert(dnnl::stream& stream) {
+    if (!reorder_) return;
+    if (pass_ == 2)
+      reorder_.execute(stream, weights_, user_weights_);
+    else
+      reorder_.execute(stream, user_weights_, weights_);
+  }
+
+  int pass_;
+  dnnl::memory user_weights_, weights_, x_, y_;
+  dnnl::primitive primitive_;
+  dnnl::reorder reorder_;
+};
+
+/// A residual network has about ten kinds, with three passes, for each size of a micro-batch.
+constexpr std::size_t kMostConvolutions = 1024;
+
+void convolve(const DeltapipeOnednnConvolution& kind, float* x, float* weights, float* y) {
+  static thread_local dnnl::stream stream(engine());
+  static thread_local std::map<DeltapipeOnednnConvolution, Convolution> convolutions;
+  if (convolutions.size() >= kMostConvolutions && !convolutions.contains(kind))
+    convolutions.clear();
+  convolutions.try_emplace(kind, kind).first->second.execute(stream, x, weights, y);
+}
+
+/// Returns null, or the text of the error that `body` throws.
+template <class Body>
+const char* error_of(const Body& body) {
+  static thread_local std::string problem;
+  try {
+    body();
+    return nullptr;
+  } catch (const std::exception& error) {
+    problem = error.what();
+    return problem.c_str();
+  }
+}
+
 }  // namespace
 
 const char* deltapipe_onednn_version() {
@@ -126,12 +257,10 @@ int deltapipe_onednn_has_bf16() {
 
 const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, const std::uint16_t* a,
                                       const std::uint16_t* b, float* c) {
-  static thread_local std::string problem;
-  try {
-    multiply(*product, a, b, c);
-    return nullptr;
-  } catch (const std::exception& error) {
-    problem = error.what();
-    return problem.c_str();
-  }
+  return error_of([&] { multiply(*product, a, b, c); });
+}
+
+const char* deltapipe_onednn_convolve(const DeltapipeOnednnConvolution* convolution, float* x,
+                                      float* weights, float* y) {
+  return error_of([&] { convolve(*convolution, x, weights, y); });
 }

@@ -47,7 +47,7 @@ void check_all(const std::vector<Wrong>& cases) {
 /// No setting at its default, with awkward strings and numbers.
 Settings unusual_settings() {
   Settings s;
-  s.model = {"", "bert", 6, 3, 48, 77, 99, 8, 0.1, 0.2, 1.0 / 3};
+  s.model = {"", "bert", 6, 3, 48, 77, 99, 8, {1, 5}, StemKind::imagenet, 0.1, 0.2, 1.0 / 3};
   s.tokenizer = {"", 300};
   s.data = {DataKind::labelled_text,
             {"a \"b\"\\c.txt", "tab\there\nline", "\x7f\x01", "'", "naïve/文.txt", ""},

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/blocks/image_workspace.hpp"
+
+namespace deltapipe {
+
+template <class Real>
+void ImageWorkspaceSize::raise(const ConvolutionShape& shape, int images) {
+  const int rows = images * shape.output_rows();
+  elements = std::max(elements, static_cast<std::size_t>(rows) * shape.outputs);
+  column_sums = std::max(column_sums, column_tree_workspace(rows, shape.outputs));
+  channels = std::max(channels, shape.outputs);
+  patches = std::max(patches, convolution_patch_elements<Real>(shape, images));
+  weight = std::max(weight, convolution_weight_elements<Real>(shape));
+}
+
+template <class Real>
+void ImageWorkspace<Real>::reserve(const ImageWorkspaceSize& size, const StageCapacity& capacity,
+                                   bool as_on_device, const ViewAllocator& memory) {
+  if (size.channels == 0) return;
+  const auto vector = [&](const char* label, std::size_t elements) {
+    return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, elements);
+  };
+  convolution = ConvolutionWorkspace<Real>(
+      RealGemm(memory, capacity.products == ProductPrecision::tf32 ? ProductPrecision::tf32
+                                                                   : ProductPrecision::fp32),
+      size.patches, size.weight, memory);
+  a = vector("deltapipe::ImageWorkspace::a", size.elements);
+  if (capacity.training) b = vector("deltapipe::ImageWorkspace::b", size.elements);
+  column_pairs = vector("deltapipe::ImageWorkspace::columnPairs", 2 * std::size_t(size.channels));
+  if (as_on_device)
+    column_sums = memory.uninitialized<Vector<double>>(
+        MemoryUse::workspace, "deltapipe::ImageWorkspace::columnSums", size.column_sums);
+}
+
+template void ImageWorkspaceSize::raise<float>(const ConvolutionShape&, int);
+template void ImageWorkspaceSize::raise<double>(const ConvolutionShape&, int);
+template struct ImageWorkspace<float>;
+template struct ImageWorkspace<double>;
+
+}  // namespace deltapipe

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/resnet/resnet_model.hpp"
+
+#include <cmath>
+
+#include "core/base/error.hpp"
+#include "models/class_names.hpp"
+#include "models/config_file.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+const std::set<std::string> kClassifier = {"classifier.1.weight", "classifier.1.bias"};
+
+/// Returns the standard deviation of initial weights, as transformers has it: convolutions keep the
+/// variance of gradients through a relu (arXiv 1502.01852, equation 14), the classifier has that of
+/// torch.nn.Linear.
+double initial_deviation(const ParameterInfo& p) {
+  if (p.shape.size() == 2) return 1 / std::sqrt(3.0 * static_cast<double>(p.shape[1]));
+  return std::sqrt(2.0 / static_cast<double>(p.shape[0] * p.shape[2] * p.shape[3]));
+}
+
+}  // namespace
+
+const WeightNames& resnet_names() {
+  static const WeightNames names = {"ResNetForImageClassification",
+                                    "resnet.",
+                                    {"classifier.1.weight", "classifier.1.bias"},
+                                    {"embedder.", "encoder.stages.", "classifier.1."},
+                                    "depths",
+                                    "encoder.stages.",
+                                    "layers.0.layer.0.convolution.weight"};
+  return names;
+}
+
+ModelShape ResnetModel::shape() const {
+  return {.blocks = config().blocks(),
+          .channels = config().channels.back(),
+          .positions = 1,
+          .image = config().image};
+}
+
+std::string ResnetModel::description() const {
+  std::string channels;
+  for (const int count : config().channels)
+    channels += (channels.empty() ? "" : "-") + std::to_string(count);
+  return "ResNet of " + std::to_string(config().blocks()) +
+         (config().bottleneck ? " bottleneck" : " basic") + " blocks, " + channels +
+         " channels, images of " + text_of(config().image) + ", " +
+         std::to_string(config().classes.size()) + " classes";
+}
+
+void ResnetModel::set_dropout(const DropoutProbabilities& dropout) {
+  if (dropout.embedding <= 0 && dropout.attention <= 0 && dropout.residual <= 0) return;
+  throw UserError(
+      {.what = "a residual network has no dropout",
+       .remedy = "remove model.dropout_embedding, model.dropout_attention and "
+                 "model.dropout_residual",
+       .keys = {"model.dropout_embedding", "model.dropout_attention", "model.dropout_residual"}});
+}
+
+void ResnetModel::set_image(const ImageShape& image) {
+  if (config().image.height > 0) return;
+  config().image.height = image.height;
+  config().image.width = image.width;
+}
+
+std::unique_ptr<Stage<float>> ResnetModel::make_stage(const StagePart& part) const {
+  return std::make_unique<ResnetStage<float>>(config(), part, frozen());
+}
+
+void ResnetModel::initialise(std::uint64_t seed, ParameterArena<float>& parameters) const {
+  initialize_normal<float>(seed, initial_deviation, parameters);
+}
+
+void ResnetModel::check_block_counts(const SafetensorsReader& weights,
+                                     const std::string& directory) const {
+  const auto groups = static_cast<int>(config().depths.size());
+  check_block_count(weights, resnet_names(), directory, groups);
+  for (int group = 0; group < groups; ++group) {
+    WeightNames blocks = resnet_names();
+    blocks.block_prefix += std::to_string(group) + ".layers.";
+    blocks.block_tensor = "layer.0.convolution.weight";
+    check_block_count(weights, blocks, directory, config().depths[group]);
+  }
+}
+
+std::unique_ptr<Model> load_resnet(const ConfigFile& file, const SafetensorsReader* weights,
+                                   std::vector<std::string>& warnings) {
+  ResnetConfig config = ResnetConfig::read(file);
+  std::set<std::string> fresh;
+  if (!add_fresh(file, weights, resnet_names(), kClassifier, "classifier", fresh, warnings))
+    config.classes = classes_of_classifier(file);
+  if (weights != nullptr) warn_of_foreign(*weights, resnet_names(), file.directory, warnings);
+  return std::make_unique<ResnetModel>(std::move(config), file.json, std::move(fresh));
+}
+
+std::unique_ptr<Model> create_resnet(const NewModel& shape) {
+  ResnetConfig config;
+  config.image = shape.image;
+  config.stem = shape.cifar_stem ? kCifarStem : kImagenetStem;
+  config.stem_channels = shape.channels;
+  config.depths = shape.depths;
+  config.channels.clear();
+  for (std::size_t group = 0; group < shape.depths.size(); ++group)
+    config.channels.push_back(shape.channels << group);
+  config.bottleneck = false;
+  config.classes = shape.class_names;
+  config.check("[model.new]");
+  return std::make_unique<ResnetModel>(std::move(config));
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/resnet/resnet_stage.hpp"
+
+#include "models/blocks/classification_head.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+BoundaryShape boundary_of(const ImageShape& shape) {
+  return {shape.height * shape.width, shape.channels};
+}
+
+/// Declares the parameters and returns what the stage consists of.
+template <class Real>
+StageParts<Real> make_parts(const ResnetConfig& config, const StagePart& part,
+                            ParameterArena<Real>& parameters) {
+  const std::vector<ResidualShape> shapes = config.block_shapes();
+  const BoundaryShape input =
+      boundary_of(part.first ? config.image : shapes[part.first_block].input);
+  StageParts<Real> parts;
+  parts.input_shape = [input](int) { return input; };
+  int bucket = 0;
+  if (part.first) {
+    parts.first = std::make_unique<PixelInput<Real>>();
+    parts.blocks.push_back({std::make_unique<ConvolutionStem<Real>>(
+                                parameters, "embedder.embedder", config.stem_convolution(),
+                                config.stem.pools, config.norm, bucket),
+                            bucket});
+    ++bucket;
+  }
+  for (int i = part.first_block; i < part.first_block + part.blocks; ++i, ++bucket) {
+    const ResnetConfig::Place place = config.place(i);
+    const std::string prefix = "encoder.stages." + std::to_string(place.group) + ".layers." +
+                               std::to_string(place.index) + ".";
+    parts.blocks.push_back(
+        {std::make_unique<ResidualBlock<Real>>(parameters, prefix, shapes[i], config.norm, bucket),
+         bucket});
+  }
+  if (part.last)
+    parts.last = std::make_unique<ClassificationHead<Real>>(
+        parameters, ClassificationNames{.dense = "", .output = "classifier.1"},
+        ClassificationOptions{.channels = config.channels.back(),
+                              .classes = static_cast<int>(config.classes.size()),
+                              .pooling = Pooling::mean,
+                              .layout = WeightLayout::outputs_inputs},
+        bucket);
+  return parts;
+}
+
+}  // namespace
+
+ModelCost resnet_cost(const ResnetConfig& config) {
+  double blocks = 0;
+  for (const ResidualShape& shape : config.block_shapes()) {
+    for (const ConvolutionShape& convolution : shape.path()) blocks += convolution.operations();
+    if (shape.has_projection()) blocks += shape.projection().operations();
+  }
+  const auto classes = static_cast<double>(config.classes.size());
+  return {.block = 3 * blocks / config.blocks(), .head = 3 * 2 * config.channels.back() * classes};
+}
+
+template <class Real>
+ResnetStage<Real>::ResnetStage(const ResnetConfig& config, const StagePart& part,
+                               const std::set<std::string>& frozen)
+    : BlockStage<Real>(
+          [config, part](ParameterArena<Real>& parameters) {
+            return make_parts<Real>(config, part, parameters);
+          },
+          frozen) {}
+
+template class ResnetStage<float>;
+template class ResnetStage<double>;
+
+}  // namespace deltapipe
