@@ -120,7 +120,9 @@ Inputs read_inputs(const Settings& settings) {
     inputs.model = load_model(model, inputs.weights ? &*inputs.weights : nullptr, inputs.warnings);
   if (inputs.model && settings.data.kind != DataKind::text && inputs.model->class_names().empty())
     inputs.model->set_class_names(known_classes(settings, inputs));
-  if (inputs.model) inputs.model->set_image(known_image(settings, inputs));
+  if (inputs.model && settings.data.kind == DataKind::images &&
+      inputs.model->shape().image.height == 0)
+    inputs.model->set_image(known_image(settings, inputs));
   if (inputs.model) check_fields(settings, *inputs.model);
   return inputs;
 }
@@ -235,7 +237,7 @@ void print_stages(const Settings& settings, const ModelLayout& model) {
   for (int s = 0; s < stages; ++s) {
     double parameters = 0;
     for (const ParameterInfo& p : model.model->parameters(stage_part(model.partition, s)))
-      parameters += p.copied ? 0 : static_cast<double>(p.size);
+      parameters += p.copied || p.statistic ? 0 : static_cast<double>(p.size);
     const double work = model.partition[s] * cost.block + (s + 1 == stages ? cost.head : 0);
     std::printf("# %5d  %6d  %10s  %11.1f %%\n", s, model.partition[s],
                 with_prefix(parameters).c_str(), 100 * work / whole);
@@ -461,10 +463,10 @@ void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
   }
 }
 
-void print_cache(const char* where, const BoundaryEndPlan& plan) {
+void print_cache(const std::string& where, const BoundaryEndPlan& plan) {
   const CacheNeed need = cache_need(plan);
   if (need.record_bytes == 0) return;
-  std::printf("# %s: %s per %s", where, text_of(need.record_bytes).c_str(),
+  std::printf("# %s: %s per %s", where.c_str(), text_of(need.record_bytes).c_str(),
               plan.memory.of_positions ? "place of a step" : "sample");
   if (plan.memory.samples > 0)
     std::printf("; %s in memory (%s of it staging), %s on disk", text_of(need.memory_bytes).c_str(),
@@ -474,24 +476,27 @@ void print_cache(const char* where, const BoundaryEndPlan& plan) {
   std::printf("\n");
 }
 
-/// Prints the records of both ends once, for a boundary that gradients cross if there is one.
-void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape) {
+/// Prints the records of both ends of boundaries of one shape, for one that gradients cross if
+/// there is one.
+void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
+                  const Boundaries& group) {
   const auto plan_of_stage = [&](int stage) {
     const PipelineSettings& pipeline = settings.pipeline;
     return stage_plan_of(settings, model, shape,
                          {stage, pipeline.stages, 0, pipeline.replicas, pipeline.stages_per_rank});
   };
-  const int before = std::min(model.first_trained_stage, settings.pipeline.stages - 2);
+  const int before = std::clamp(model.first_trained_stage, group.first, group.last);
+  const std::string where = boundaries_of(model).size() > 1 ? " of " + text_of(group) : "";
   const StagePlan first = plan_of_stage(before), second = plan_of_stage(before + 1);
   if (cache_need(*second.receive_forward).record_bytes > 0)
-    print_cache("activation cache at each boundary end", *first.send_forward);
+    print_cache("activation cache at each boundary end" + where, *first.send_forward);
   else
-    print_cache("errors of activations at each sender", *first.send_forward);
+    print_cache("errors of activations at each sender" + where, *first.send_forward);
   if (!second.send_backward) return;
   if (cache_need(*first.receive_backward).record_bytes > 0)
-    print_cache("memories of gradients at each boundary end", *second.send_backward);
+    print_cache("memories of gradients at each boundary end" + where, *second.send_backward);
   else
-    print_cache("errors of gradients at each sender", *second.send_backward);
+    print_cache("errors of gradients at each sender" + where, *second.send_backward);
 }
 
 /// Refuses whatever `train` refuses at its start. Without machines the ranks may run anywhere:
@@ -522,7 +527,8 @@ void print_model(const Settings& settings, const Inputs& inputs, const ModelLayo
     print_wire(settings, model);
     print_targets(settings, model);
     print_evaluation_wire(settings, model);
-    print_caches(settings, model, shape);
+    for (const Boundaries& group : boundaries_of(model))
+      print_caches(settings, model, shape, group);
   }
   print_memory(settings, ranks);
   if (!inputs.data) std::printf("# (without tokenizer or data)\n");

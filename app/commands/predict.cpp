@@ -9,6 +9,7 @@
 #include "app/training/prediction.hpp"
 #include "core/base/error.hpp"
 #include "core/base/number_text.hpp"
+#include "core/base/printable.hpp"
 
 namespace deltapipe {
 
@@ -42,6 +43,24 @@ Settings with_files_to_predict(const Settings& settings) {
   result.data.max_validation_samples = 0;
   result.data.labels_optional = true;
   return result;
+}
+
+/// Prints the samples by label and prediction, for as many classes as a terminal shows.
+void print_confusion(const PredictionsFile& file, const std::vector<std::string>& classes) {
+  constexpr std::size_t kMostShown = 12, kWidth = 8;
+  const std::vector<std::uint64_t>& counts = file.confusion();
+  if (file.labelled() == 0 || counts.empty() || classes.size() > kMostShown) return;
+  const auto cell = [](const std::string& text) { return printable(text, kWidth - 1); };
+  std::printf("label (rows) and prediction\n%*s", static_cast<int>(kWidth), "");
+  for (const std::string& name : classes)
+    std::printf("%*s", static_cast<int>(kWidth), cell(name).c_str());
+  for (std::size_t label = 0; label < classes.size(); ++label) {
+    std::printf("\n%-*s", static_cast<int>(kWidth), cell(classes[label]).c_str());
+    for (std::size_t c = 0; c < classes.size(); ++c)
+      std::printf("%*llu", static_cast<int>(kWidth),
+                  static_cast<unsigned long long>(counts[label * classes.size() + c]));
+  }
+  std::printf("\n");
 }
 
 void print_result(const PredictionsFile& file, std::uint64_t samples, double seconds) {
@@ -79,6 +98,7 @@ void run_predict(const Settings& deck, const ProcessGrid& grid, ProgressThread& 
           });
   if (grid.rank() > 0) return;
   file->commit();
+  print_confusion(*file, inputs.plan.model->class_names());
   print_result(*file, data.size(), seconds_between(begin, Clock::now()));
 }
 

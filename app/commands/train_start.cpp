@@ -280,8 +280,10 @@ std::string description(const Settings& settings, const TrainingInputs& inputs,
     text += ", " + std::to_string(settings.pipeline.stages_per_rank) + " stages a rank";
   text += "; " + std::to_string(settings.pipeline.replicas) + " replica(s)\n" +
           std::to_string(data.train->size()) + " training and " +
-          std::to_string(data.validation->size()) + " validation samples of " +
-          std::to_string(model.tokens) + (vocabulary > 0 ? " tokens" : " rows") +
+          std::to_string(data.validation->size()) + " validation samples" +
+          (model.tokens > 1
+               ? " of " + std::to_string(model.tokens) + (vocabulary > 0 ? " tokens" : " rows")
+               : "") +
           answers_text(data) + "; " + std::to_string(run.steps()) + " steps, " +
           std::to_string(run.planner().steps_per_epoch()) + " per epoch";
   if (!restart) return text;

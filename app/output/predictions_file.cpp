@@ -42,6 +42,7 @@ PredictionsFile::PredictionsFile(const std::string& directory, std::vector<std::
       probabilities_(hdf5_.create_dataset("probabilities", hdf5::ElementType::f32,
                                           {0, classes_.size()},
                                           {.chunk = {kChunkRows, classes_.size()}})) {
+  if (classes_.size() <= kMostConfused) confusion_.resize(classes_.size() * classes_.size());
   hdf5_.write_attribute("classes", classes_);
   hdf5_.write_attribute("model", model);
   hdf5_.write_attribute("deck", deck);
@@ -75,6 +76,9 @@ void PredictionsFile::append(std::span<const std::int32_t> label_B,
     if (label_B[b] < 0) continue;
     ++labelled_;
     if (label_B[b] == predicted.back()) ++right_;
+    if (!confusion_.empty())
+      ++confusion_[static_cast<std::size_t>(label_B[b]) * classes +
+                   static_cast<std::size_t>(predicted.back())];
   }
   label_.append(label_B);
   prediction_.append(std::span<const std::int32_t>(predicted));
@@ -83,6 +87,11 @@ void PredictionsFile::append(std::span<const std::int32_t> label_B,
 }
 
 void PredictionsFile::commit() {
+  if (labelled_ > 0 && !confusion_.empty())
+    hdf5_
+        .create_dataset("confusion", hdf5::ElementType::u64, {0, classes_.size()},
+                        {.chunk = {classes_.size(), classes_.size()}})
+        .append(std::span<const std::uint64_t>(confusion_));
   hdf5_.close();
   hdf5_file_.commit();
   csv_file_.commit();

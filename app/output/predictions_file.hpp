@@ -15,9 +15,10 @@ namespace deltapipe {
 /// Both files appear complete on commit(), or not at all.
 ///
 /// predictions.h5 has a row for each sample: `label` (int32; -1: unknown), `prediction` (int32) and
-/// `probabilities` ([samples, classes], float32). Its attributes are `classes` (the names), `model`
-/// and `deck`. predictions.csv has the same with names of classes, after a header line, as RFC 4180
-/// defines it.
+/// `probabilities` ([samples, classes], float32). If labels are known and there are at most
+/// kMostConfused classes, `confusion` ([classes, classes], uint64) counts samples by label and
+/// prediction. Its attributes are `classes` (the names), `model` and `deck`. predictions.csv has
+/// the same with names of classes, after a header line, as RFC 4180 defines it.
 class PredictionsFile {
  public:
   /// `classes` are the names of at least two classes. UserError if a file cannot be written.
@@ -31,6 +32,9 @@ class PredictionsFile {
   /// Returns the number of appended samples with a label, and how many of them are right.
   std::uint64_t labelled() const { return labelled_; }
   std::uint64_t right() const { return right_; }
+  static constexpr std::size_t kMostConfused = 2048;
+  /// Returns the samples by label (rows) and prediction; empty: not counted.
+  const std::vector<std::uint64_t>& confusion() const { return confusion_; }
   const std::string& hdf5_path() const { return hdf5_file_.path(); }
   const std::string& csv_path() const { return csv_file_.path(); }
 
@@ -43,6 +47,7 @@ class PredictionsFile {
   hdf5::File hdf5_;
   hdf5::Dataset label_, prediction_, probabilities_;
   std::uint64_t samples_ = 0, labelled_ = 0, right_ = 0;
+  std::vector<std::uint64_t> confusion_;
 };
 
 }  // namespace deltapipe

@@ -145,6 +145,27 @@ void check_vocabulary(const Settings& settings, int vocabulary_size, const Model
 
 namespace {
 
+/// Shares of bits make links equally busy where all boundaries carry as many values.
+void check_shares_of_time(const Settings& settings, const Model& model,
+                          const std::vector<int>& partition, int tokens) {
+  for (const bool backward : {false, true}) {
+    const RateSettings& rate = backward ? settings.backward_rate : settings.forward_rate;
+    if (!rate.has_bits() || rate.budget != BudgetSharing::time) continue;
+    std::set<std::pair<int, int>> shapes;
+    for (int i = 0; i + 1 < static_cast<int>(partition.size()); ++i) {
+      const BoundaryShape shape = model.make_stage(stage_part(partition, i))->output_shape(tokens);
+      shapes.emplace(shape.tokens, shape.channels);
+    }
+    const std::string key =
+        std::string("boundary.") + (backward ? "backward" : "forward") + ".quantizer.budget";
+    if (shapes.size() > 1)
+      throw UserError({.what = key + " = \"time\" requires boundaries of one size",
+                       .value = model.description(),
+                       .remedy = "give a rate for each boundary, or use budget = \"equal\"",
+                       .keys = {key}});
+  }
+}
+
 /// Replicas would have statistics of their own.
 void check_statistics(const Settings& settings, const Model& model) {
   if (settings.pipeline.replicas == 1) return;
@@ -172,8 +193,16 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
                      .value = std::to_string(tokens),
                      .remedy = "use at most " + std::to_string(shape.positions),
                      .keys = {"data.sequence_length"}});
-  // Rows of a step are counted in 32 bits.
+  // Rows of a step are counted in 32 bits, and so are pixels of a micro-batch.
   const TrainingSettings& t = settings.training;
+  const double pixels =
+      static_cast<double>(t.micro_batch_size) * shape.image.height * shape.image.width;
+  if (pixels > std::numeric_limits<int>::max())
+    throw UserError(
+        {.what = "a micro-batch has too many pixels",
+         .value = std::to_string(t.micro_batch_size) + " images of " + text_of(shape.image),
+         .remedy = "let a micro-batch have fewer than 2^31 pixels",
+         .keys = {"training.micro_batch_size"}});
   const double rows = static_cast<double>(t.micro_batch_size) * t.micro_batches * tokens;
   if (rows > std::numeric_limits<int>::max())
     throw UserError(
@@ -188,6 +217,7 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
     partition = balanced_partition(shape.blocks, settings.pipeline.stages, model->cost(tokens));
   else
     check_partition(partition, shape.blocks, settings.pipeline.stages);
+  check_shares_of_time(settings, *model, partition, tokens);
   const int first_trained = first_trained_stage(*model, partition);
   return {std::move(model), std::move(partition), tokens, first_trained};
 }
@@ -217,7 +247,8 @@ ModelPlan plan_model(const Settings& settings) {
                       class_names(settings.data), image_of(settings.data));
   else if (settings.data.kind != DataKind::text && model->class_names().empty())
     model->set_class_names(class_names(settings.data));
-  model->set_image(image_of(settings.data));
+  if (settings.data.kind == DataKind::images && model->shape().image.height == 0)
+    model->set_image(image_of(settings.data));
   check_fields(settings, *model);
   check_vocabulary(settings, vocabulary.size, model->shape());
   const std::int32_t end_of_text = vocabulary.end_of_text;

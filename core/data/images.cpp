@@ -122,7 +122,9 @@ std::string counts_text(const LabelledImages& images, const std::vector<std::uin
 }  // namespace
 
 ImageShape image_shape(const DataSettings& settings) {
-  return image_file_info(settings.train.front(), settings.format).shape;
+  const std::vector<std::string>& files =
+      settings.train.empty() ? settings.validation : settings.train;
+  return image_file_info(files.front(), settings.format).shape;
 }
 
 std::vector<std::string> image_classes(const DataSettings& settings) {

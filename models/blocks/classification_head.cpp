@@ -18,6 +18,12 @@ Dropout dropout_of_samples(const MicroBatch& batch, const ClassificationOptions&
   return dropout;
 }
 
+/// Returns the valid rows of samples with `rows` rows, which are known where rows are those of the
+/// data.
+VectorRef<const std::int32_t> lengths_of(const MicroBatch& batch, int rows) {
+  return rows == batch.tokens ? batch.length_B : VectorRef<const std::int32_t>();
+}
+
 }  // namespace
 
 template <class Real>
@@ -115,7 +121,8 @@ void ClassificationHead<Real>::forward(const BlockPass<Real>& pass, const Matrix
   const int samples = batch.samples;
   const MatrixRef<Real> pooled = narrow(pooled_BC_, samples, options_.channels);
   const MatrixRef<Real> logits = narrow(logits_BV_, samples, options_.classes);
-  pool_rows<Real>(exec, options_.pooling, x.extent_int(0) / samples, batch.length_B, x, pooled);
+  const int rows = x.extent_int(0) / samples;
+  pool_rows<Real>(exec, options_.pooling, rows, lengths_of(batch, rows), x, pooled);
   MatrixRef<Real> features = hidden(exec, pooled, w);
   if (pass.training && options_.dropout > 0) {
     const MatrixRef<Real> dropped = narrow(dropped_BC_, samples, options_.channels);
@@ -170,8 +177,8 @@ void ClassificationHead<Real>::backward(const BlockPass<Real>& pass,
     norm_->backward_in_place(exec, dpooled, pooled, mean, rstd,
                              narrow(normal_BC_, samples, options_.channels));
   }
-  pool_rows_backward<Real>(exec, options_.pooling, dx.extent_int(0) / samples, pass.batch.length_B,
-                           dpooled, dx);
+  const int rows = dx.extent_int(0) / samples;
+  pool_rows_backward<Real>(exec, options_.pooling, rows, lengths_of(pass.batch, rows), dpooled, dx);
 }
 
 template <class Real>

@@ -8,6 +8,7 @@
 #include "models/class_names.hpp"
 #include "models/config_file.hpp"
 #include "models/config_keys.hpp"
+#include "models/image_size.hpp"
 
 namespace deltapipe {
 
@@ -15,7 +16,8 @@ namespace {
 
 constexpr const char* kSupported =
     "deltapipe computes ResNet as microsoft/resnet-18 to resnet-152 set it up";
-constexpr int kMostSide = 1 << 14, kMostChannels = 1 << 16, kMostBlocks = 1 << 12;
+constexpr int kMostChannels = 1 << 16, kMostBlocks = 1 << 12;
+constexpr std::size_t kMostGroups = 16;
 
 bool is_count(const Json& value, int most) {
   return value.is_number_integer() && value >= 1 && value <= most;
@@ -24,27 +26,13 @@ bool is_count(const Json& value, int most) {
 void read_counts(const ConfigKeys& keys, const char* key, int most, std::vector<int>& target) {
   const Json* const list = keys.find(key);
   if (list == nullptr) return;
-  bool fits = list->is_array() && !list->empty() && list->size() <= 16;
+  bool fits = list->is_array() && !list->empty() && list->size() <= kMostGroups;
   for (std::size_t i = 0; fits && i < list->size(); ++i) fits = is_count((*list)[i], most);
   if (!fits)
     keys.refuse(
         "'" + std::string(key) + "' must be a list of numbers from 1 to " + std::to_string(most),
         shown(*list), kSupported);
   target = list->get<std::vector<int>>();
-}
-
-/// image_size is a number or [height, width]. transformers does not have it.
-void read_image_size(const ConfigKeys& keys, ImageShape& image) {
-  const Json* const size = keys.find("image_size");
-  if (size == nullptr) return;
-  if (is_count(*size, kMostSide))
-    image.height = image.width = size->get<int>();
-  else if (size->is_array() && size->size() == 2 && is_count((*size)[0], kMostSide) &&
-           is_count((*size)[1], kMostSide))
-    image.height = (*size)[0].get<int>(), image.width = (*size)[1].get<int>();
-  else
-    keys.refuse("'image_size' must be the side of an image, or its height and width", shown(*size),
-                kSupported);
 }
 
 std::string text_of(const std::vector<int>& values) {
@@ -61,7 +49,7 @@ ResnetConfig ResnetConfig::read(const ConfigFile& file) {
   keys.expect("hidden_act", "relu");
   ResnetConfig config;
   keys.integer("num_channels", config.image.channels);
-  read_image_size(keys, config.image);
+  read_image_size(keys, kSupported, config.image);  // transformers does not have it
   keys.integer("embedding_size", config.stem_channels);
   keys.integer("stem_kernel_size", config.stem.kernel);
   keys.integer("stem_stride", config.stem.stride);
@@ -96,6 +84,10 @@ void ResnetConfig::check(const std::string& file) const {
   require(channels.size() == depths.size(),
           "'hidden_sizes' and 'depths' must have the same number of entries",
           std::to_string(channels.size()) + " and " + std::to_string(depths.size()));
+  require(depths.size() <= kMostGroups,
+          "'depths' must have at most " + std::to_string(kMostGroups) + " entries",
+          std::to_string(depths.size()));
+  for (const int count : channels) in_range("hidden_sizes", count, kMostChannels);
   require(blocks() <= kMostBlocks, "'depths' must add up to at most " + std::to_string(kMostBlocks),
           std::to_string(blocks()));
   for (const int count : channels)
@@ -130,8 +122,7 @@ void ResnetConfig::save(const std::string& directory) const {
   json["embedding_size"] = stem_channels;
   json["hidden_act"] = "relu";
   json["hidden_sizes"] = channels;
-  json["image_size"] =
-      image.height == image.width ? Json(image.height) : Json({image.height, image.width});
+  json["image_size"] = image_size_of(image);
   json["layer_type"] = bottleneck ? "bottleneck" : "basic";
   json["model_type"] = "resnet";
   json["num_channels"] = image.channels;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/resnet/resnet_model.hpp"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/base/error.hpp"
 #include "models/class_names.hpp"
@@ -103,8 +105,10 @@ std::unique_ptr<Model> create_resnet(const NewModel& shape) {
   config.stem_channels = shape.channels;
   config.depths = shape.depths;
   config.channels.clear();
-  for (std::size_t group = 0; group < shape.depths.size(); ++group)
-    config.channels.push_back(shape.channels << group);
+  for (std::size_t group = 0; group < shape.depths.size(); ++group)  // check() refuses more than 16
+    config.channels.push_back(
+        static_cast<int>(std::min(std::int64_t{shape.channels} << std::min<std::size_t>(group, 16),
+                                  std::int64_t{std::numeric_limits<int>::max()})));
   config.bottleneck = false;
   config.classes = shape.class_names;
   config.check("[model.new]");

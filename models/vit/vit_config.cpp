@@ -7,6 +7,7 @@
 #include "core/files/replacement.hpp"
 #include "models/config_file.hpp"
 #include "models/config_keys.hpp"
+#include "models/image_size.hpp"
 
 namespace deltapipe {
 
@@ -17,22 +18,6 @@ constexpr const char* kSupported =
 constexpr int kMostSide = 1 << 14;
 constexpr std::int64_t kMostPatchValues = 1 << 24;
 
-/// image_size is a number or [height, width].
-void read_image_size(const ConfigKeys& keys, ImageShape& image) {
-  const Json* const size = keys.find("image_size");
-  if (size == nullptr) return;
-  const auto is_side = [](const Json& side) {
-    return side.is_number_integer() && side >= 1 && side <= kMostSide;
-  };
-  if (is_side(*size))
-    image.height = image.width = size->get<int>();
-  else if (size->is_array() && size->size() == 2 && is_side((*size)[0]) && is_side((*size)[1]))
-    image.height = (*size)[0].get<int>(), image.width = (*size)[1].get<int>();
-  else
-    keys.refuse("'image_size' must be the side of an image, or its height and width", shown(*size),
-                kSupported);
-}
-
 }  // namespace
 
 VitConfig VitConfig::read(const ConfigFile& file) {
@@ -42,7 +27,7 @@ VitConfig VitConfig::read(const ConfigFile& file) {
   config.read_encoder(keys);
   keys.integer("patch_size", config.patch);
   keys.integer("num_channels", config.image.channels);
-  read_image_size(keys, config.image);
+  read_image_size(keys, kSupported, config.image);
   config.check(file.path);
   return config;
 }
@@ -76,8 +61,7 @@ void VitConfig::save(const std::string& directory) const {
   Json json;  // keys are written in alphabetical order
   put_encoder(json);
   json["architectures"] = {"ViTForImageClassification"};
-  json["image_size"] =
-      image.height == image.width ? Json(image.height) : Json({image.height, image.width});
+  json["image_size"] = image_size_of(image);
   json["model_type"] = "vit";
   json["num_channels"] = image.channels;
   json["patch_size"] = patch;

@@ -138,7 +138,11 @@ class Images(support.TestCase):
         with h5py.File(output / "predictions.h5", "r") as file:
             classes, labels = list(file.attrs["classes"]), file["label"][()]
             probabilities = file["probabilities"][()]
+            confusion = file["confusion"][()]
         self.assertEqual([str(name) for name in classes], ["0", "1", "2"])
+        truth = np.zeros((CLASSES, CLASSES), int)
+        np.add.at(truth, (labels, probabilities.argmax(1)), 1)
+        np.testing.assert_array_equal(confusion, truth)
         images, truth = images_and_labels(33, seed=2)
         np.testing.assert_array_equal(labels, truth)
         bare = write_idx(self.place, "bare", 33, seed=2)
@@ -147,6 +151,7 @@ class Images(support.TestCase):
         self.succeed(["predict", deck, f"output.directory={again}", f"data.predict={bare}"], 2)
         with h5py.File(again / "predictions.h5", "r") as file:
             self.assertTrue((file["label"][()] == -1).all())
+            self.assertNotIn("confusion", file)
             np.testing.assert_array_equal(file["probabilities"][()], probabilities)
         python = python_with_transformers()
         if python is None:
@@ -275,11 +280,15 @@ class Resnet(Images):
             "replicas do not share the statistics of batch normalisation")
 
     def test_predictions_are_those_of_transformers(self):
-        self.train(self.deck(model__new={"stem": "imagenet"}, training={"steps": 25}), "saved", 1)
+        # The last boundary has 2 x 2 pixels, whose mean is classified.
+        self.train(self.deck(model__new={"stem": "imagenet", "depths": [2]},
+                             training={"steps": 25}), "saved", 1)
         model = self.output("saved") / "model"
         deck = self.deck_file(self.deck(model={"path": str(model)}, pipeline={"stages": 2}))
         output = self.output("predictions")
-        self.succeed(["predict", deck, f"output.directory={output}"], 2)
+        bare = write_idx(self.place, "bare", 33, seed=2)
+        (self.place / "bare-labels-idx1-ubyte").unlink()
+        self.succeed(["predict", deck, f"output.directory={output}", f"data.predict={bare}"], 2)
         with h5py.File(output / "predictions.h5", "r") as file:
             probabilities = file["probabilities"][()]
         images, _ = images_and_labels(33, seed=2)

@@ -76,7 +76,7 @@ MatrixRef<const Real> patches(const ExecSpace& exec, const ConvolutionShape& sha
   const MatrixRef<const Real> images = input_rows(shape, x_NC, first, count);
   if (shape.is_pointwise()) return images;
   const MatrixRef<Real> made = workspace.patches_MF(shape, count);
-  patches_of_images<Real>(exec, shape, images, made);
+  im2col<Real>(exec, shape, images, made);
   return made;
 }
 
@@ -168,7 +168,7 @@ void convolution_input_gradient(const ExecSpace& exec, const ConvolutionShape& s
     }
     const MatrixRef<Real> dpatches = workspace.patches_MF(shape, count);
     workspace.gemm()(exec, Transpose::no, Transpose::no, dy, w_OF, Real(0), dpatches);
-    images_of_patch_gradients<Real>(exec, shape, dpatches, add, dx);
+    col2im<Real>(exec, shape, dpatches, add, dx);
   });
 }
 

@@ -99,8 +99,8 @@ struct Geometry {
 
 /// patches_MF from images x_NC; M is the number of images times shape.output_rows().
 template <class Real>
-void patches_of_images(const ExecSpace& exec, const ConvolutionShape& shape,
-                       const MatrixRef<const Real>& x_NC, const MatrixRef<Real>& patches_MF) {
+void im2col(const ExecSpace& exec, const ConvolutionShape& shape, const MatrixRef<const Real>& x_NC,
+            const MatrixRef<Real>& patches_MF) {
   const im2col_kernels::Geometry geometry(shape);
   const int places = shape.output_rows();
   const std::size_t values = shape.input.values();
@@ -115,9 +115,8 @@ void patches_of_images(const ExecSpace& exec, const ConvolutionShape& shape,
 /// dx_NC = the sum of the gradients of each value's places in dpatches_MF, added to dx_NC if `add`
 /// is set. The sum has one order.
 template <class Real>
-void images_of_patch_gradients(const ExecSpace& exec, const ConvolutionShape& shape,
-                               const MatrixRef<const Real>& dpatches_MF, bool add,
-                               const MatrixRef<Real>& dx_NC) {
+void col2im(const ExecSpace& exec, const ConvolutionShape& shape,
+            const MatrixRef<const Real>& dpatches_MF, bool add, const MatrixRef<Real>& dx_NC) {
   const im2col_kernels::Geometry geometry(shape);
   const int pixels = shape.input_rows(), places = shape.output_rows();
   for_rows(

@@ -4,12 +4,15 @@
 // with it, according to OMP_PROC_BIND, before main() begins.
 #include "core/kernels/gemm/onednn_module.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace {
 
@@ -111,12 +114,7 @@ void multiply(const DeltapipeOnednnProduct& kind, const std::uint16_t* a, const 
 /// converted from and to that of the caller.
 class Convolution {
  public:
-  explicit Convolution(const DeltapipeOnednnConvolution& kind)
-      : pass_(kind.pass),
-        user_weights_({{kind.outputs, kind.channels, kind.kernel, kind.kernel},
-                       dnnl::memory::data_type::f32,
-                       dnnl::memory::format_tag::oihw},
-                      engine(), DNNL_MEMORY_NONE) {
+  explicit Convolution(const DeltapipeOnednnConvolution& kind) : pass_(kind.pass) {
     using Tag = dnnl::memory::format_tag;
     constexpr auto kType = dnnl::memory::data_type::f32;
     constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
@@ -127,7 +125,10 @@ class Convolution {
                                Tag::nhwc);
     const dnnl::memory::desc y({kind.images, kind.outputs, side(kind.height), side(kind.width)},
                                kType, Tag::nhwc);
-    const dnnl::memory::desc w(user_weights_.get_desc().dims(), kType, Tag::any);
+    const dnnl::memory::dims extents = {kind.outputs, kind.channels, kind.kernel, kind.kernel};
+    const dnnl::memory::desc w(extents, kType, Tag::any);
+    const dnnl::memory::desc user(extents, kType, Tag::oihw);
+    user_weights_ = dnnl::memory(user, engine(), DNNL_MEMORY_NONE);
     const dnnl::memory::dims strides = {kind.stride, kind.stride};
     const dnnl::memory::dims padding = {kind.padding, kind.padding};
     using Forward = dnnl::convolution_forward;
@@ -172,16 +173,21 @@ class Convolution {
       chosen = made.diff_weights_desc();
       primitive_ = Weights(made);
     }
-    weights_ = chosen == user_weights_.get_desc() ? user_weights_ : dnnl::memory(chosen, engine());
-    if (weights_ != user_weights_)
-      reorder_ = pass_ == 2 ? dnnl::reorder(weights_, user_weights_)
-                            : dnnl::reorder(user_weights_, weights_);
+    if (chosen == user) {
+      weights_ = user_weights_;
+      return;
+    }
+    weights_ = dnnl::memory(chosen, engine(), DNNL_MEMORY_NONE);
+    converted_bytes_ = chosen.get_size();
+    reorder_ = pass_ == 2 ? dnnl::reorder(weights_, user_weights_)
+                          : dnnl::reorder(user_weights_, weights_);
   }
 
   void execute(dnnl::stream& stream, float* x, float* weights, float* y) {
     x_.set_data_handle(x);
     y_.set_data_handle(y);
     user_weights_.set_data_handle(weights);
+    if (converted_bytes_ > 0) weights_.set_data_handle(scratch(converted_bytes_));
     if (pass_ == 0) {
       convert(stream);
       primitive_.execute(stream,
@@ -208,7 +214,18 @@ class Convolution {
       reorder_.execute(stream, user_weights_, weights_);
   }
 
+  /// Returns the thread's memory for the converted weights of one call.
+  static void* scratch(std::size_t bytes) {
+    constexpr std::size_t kLine = 64;
+    static thread_local std::vector<std::byte> memory;
+    if (memory.size() < bytes + kLine) memory.resize(bytes + kLine);
+    void* place = memory.data();
+    std::size_t space = memory.size();
+    return std::align(kLine, bytes, place, space);
+  }
+
   int pass_;
+  std::size_t converted_bytes_ = 0;  ///< 0: oneDNN computes with the caller's layout
   dnnl::memory user_weights_, weights_, x_, y_;
   dnnl::primitive primitive_;
   dnnl::reorder reorder_;

@@ -48,15 +48,16 @@ void batch_statistics(const ExecSpace& exec, const MatrixRef<const Real>& x_NC, 
 }
 
 /// Moves running statistics by `momentum` towards those of a batch of `rows` rows, whose variance
-/// becomes unbiased, as in torch.nn.BatchNorm2d.
+/// becomes unbiased, as in torch.nn.BatchNorm2d. One row has no variance: nothing moves.
 template <class Real>
 void update_running_statistics(const ExecSpace& exec, int rows, double momentum,
                                const VectorRef<const Real>& mean_C,
                                const VectorRef<const Real>& variance_C,
                                const VectorRef<Real>& running_mean_C,
                                const VectorRef<Real>& running_variance_C) {
+  if (rows < 2) return;
   const Real share = static_cast<Real>(momentum), kept = static_cast<Real>(1 - momentum);
-  const Real unbiased = static_cast<Real>(rows > 1 ? rows / (rows - 1.0) : 1.0);
+  const Real unbiased = static_cast<Real>(rows / (rows - 1.0));
   for_range(
       "deltapipe::BatchNorm::running", exec, mean_C.extent_int(0), DELTAPIPE_LAMBDA(int c) {
         running_mean_C(c) = kept * running_mean_C(c) + share * mean_C(c);

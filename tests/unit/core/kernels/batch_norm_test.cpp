@@ -32,9 +32,10 @@ TEMPLATE_TEST_CASE("Statistics of a batch are those of its columns", "[kernels][
         for (int n = 0; n < rows; ++n) mean[c] += x[n * columns + c];
         mean[c] /= rows;
         for (int n = 0; n < rows; ++n) variance[c] += std::pow(x[n * columns + c] - mean[c], 2);
-        running_mean[c] += kMomentum * (mean[c] - running_mean[c]);
-        running_variance[c] +=
-            kMomentum * (variance[c] / std::max(1, rows - 1) - running_variance[c]);
+        if (rows > 1) {  // one row has no variance
+          running_mean[c] += kMomentum * (mean[c] - running_mean[c]);
+          running_variance[c] += kMomentum * (variance[c] / (rows - 1) - running_variance[c]);
+        }
         variance[c] /= rows;
         rstd[c] = 1 / std::sqrt(variance[c] + kEpsilon);
       }

@@ -46,16 +46,19 @@ class Resnet final : public GoldenClassifier<Real> {
             std::make_unique<ResnetStage<Real>>(config, StagePart{0, config.blocks(), true, true}),
             resnet_names(), kFixtures + "/" + name, capacity_of(split, recompute),
             static_cast<int>(config.classes.size()), settings),
-        values_(kSamples * config.image.values()) {}
+        values_(kSamples * config.image.values()),
+        lengths_(to_device(std::vector<std::int32_t>(kSamples, 1))) {}
 
  private:
   void set_inputs(const hdf5::Location& golden, std::size_t step, MicroBatch& batch) override {
     images_ = to_device(batch_of<float>(golden, "images", step, values_));
     batch.fields.set(Field::values, images_);
+    batch.length_B = lengths_;
   }
 
   std::size_t values_;
   Vector<float> images_;
+  Vector<std::int32_t> lengths_;  ///< an image is one row of the data
 };
 
 }  // namespace
