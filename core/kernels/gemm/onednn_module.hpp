@@ -13,7 +13,7 @@ struct DeltapipeOnednnProduct {
   int M, N, K;
   int row_a, row_b, row_c;  ///< elements from one row to the next
   bool turns_a, turns_b, accumulates;
-  auto operator<=>(const DeltapipeOnednnProduct&) const = default;
+  auto operator<=>(const DeltapipeOnednnProduct&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 /// A convolution of fp32 images [images, height, width, channels] with weights [outputs, channels,
@@ -24,6 +24,7 @@ struct DeltapipeOnednnConvolution {
   /// 0: the output from input and weights; 1: the input's gradient from the output's and weights;
   /// 2: the weights' gradient from the input and the output's gradient.
   int pass;
+  // NOLINTNEXTLINE(modernize-use-nullptr)
   auto operator<=>(const DeltapipeOnednnConvolution&) const = default;
 };
 

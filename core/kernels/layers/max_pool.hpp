@@ -3,6 +3,7 @@
 // the first one counts; NaN counts as the largest.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 
 #include "core/base/parallel/row.hpp"
@@ -35,7 +36,7 @@ struct Window {
     for (int y = top < 0 ? 0 : top; y < top + kernel && y < height; ++y)
       for (int x = left < 0 ? 0 : left; x < left + kernel && x < width; ++x) {
         const Real value = image[static_cast<std::size_t>(y * width + x) * channels + c];
-        if (pixel >= 0 && !(value > most) && value == value) continue;
+        if (pixel >= 0 && !(value > most) && !std::isnan(value)) continue;
         pixel = y * width + x;
         most = value;
       }
