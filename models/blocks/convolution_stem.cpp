@@ -16,7 +16,7 @@ void PixelInput<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Real
 template <class Real>
 BoundaryShape ConvolutionStem<Real>::output_shape(const BoundaryShape&) const {
   const ConvolutionShape& shape = convolution_.shape();
-  return {pools_ ? pooling(shape).output_rows() : shape.output_rows(), shape.outputs};
+  return {pools_ ? pooling_after(shape).output_rows() : shape.output_rows(), shape.outputs};
 }
 
 template <class Real>
@@ -36,7 +36,7 @@ void ConvolutionStem<Real>::forward_output(const BlockPass<Real>& pass, const Ma
     const MatrixRef<Real> active(pass.workspace.images.a.data(), output.extent(0),
                                  output.extent(1));
     norm_relu<Real>(pass.exec, output, norm, active);
-    max_pool<Real>(pass.exec, pooling(convolution_.shape()), active, y);
+    max_pool<Real>(pass.exec, pooling_after(convolution_.shape()), active, y);
   } else {
     norm_relu<Real>(pass.exec, output, norm, y);
   }
@@ -57,9 +57,9 @@ void ConvolutionStem<Real>::backward(const BlockPass<Real>& pass, const MatrixRe
     };
     const MatrixRef<Real> active = rows_in(pass.workspace.images.a);
     norm_relu<Real>(pass.exec, output, norm, active);
-    const int places = pass.batch.samples * pooling(shape).output_rows();
+    const int places = pass.batch.samples * pooling_after(shape).output_rows();
     dy = rows_in(pass.workspace.images.b);
-    max_pool_backward<Real>(pass.exec, pooling(shape), active,
+    max_pool_backward<Real>(pass.exec, pooling_after(shape), active,
                             MatrixRef<const Real>(gradient.data(), places, shape.outputs), dy);
   }
   norm_relu_backward<Real>(pass.exec, output, norm, dy);

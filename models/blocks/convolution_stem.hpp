@@ -20,16 +20,11 @@ class PixelInput final : public FirstEnd<Real> {
 template <class Real>
 class ConvolutionStem final : public Block<Real> {
  public:
-  /// With `pools`, y has the maxima of 3 x 3 rows at every second place.
+  /// With `pools`, y has the maxima of pooling_after().
   ConvolutionStem(ParameterArena<Real>& parameters, const std::string& name,
                   const ConvolutionShape& shape, bool pools, const BatchNormOptions& norm,
                   int bucket)
       : convolution_(parameters, name, shape, norm, bucket), pools_(pools) {}
-
-  /// Returns the shape of the pooling of such a stem.
-  static ConvolutionShape pooling(const ConvolutionShape& convolution) {
-    return {convolution.output(), convolution.outputs, 3, 2, 1};
-  }
 
   BoundaryShape output_shape(const BoundaryShape&) const override;
   SavedTensors saved() const override;

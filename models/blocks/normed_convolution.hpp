@@ -4,16 +4,11 @@
 
 #include <string>
 
-#include "core/kernels/convolution/convolution_shape.hpp"
 #include "core/kernels/layers/batch_norm.hpp"
 #include "models/blocks/block.hpp"
+#include "models/blocks/residual_shape.hpp"
 
 namespace deltapipe {
-
-struct BatchNormOptions {
-  double epsilon = 1e-5;
-  double momentum = 0.1;  ///< share of a batch in the running statistics
-};
 
 /// Tensors that a NormedConvolution keeps: the output before the norm, and its statistics.
 inline constexpr int kNormedTensors = 2;

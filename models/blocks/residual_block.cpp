@@ -17,23 +17,6 @@ MatrixRef<Real> rows_in(const Vector<Real>& memory, const MatrixRef<Real>& like)
 
 }  // namespace
 
-std::vector<ConvolutionShape> ResidualShape::path() const {
-  std::vector<ConvolutionShape> shapes;
-  const auto add = [&](int channels, int kernel, int step) {
-    shapes.push_back(
-        {shapes.empty() ? input : shapes.back().output(), channels, kernel, step, kernel / 2});
-  };
-  if (bottleneck) {
-    add(outputs / 4, 1, early_stride ? stride : 1);
-    add(outputs / 4, 3, early_stride ? 1 : stride);
-    add(outputs, 1, 1);
-  } else {
-    add(outputs, 3, stride);
-    add(outputs, 3, 1);
-  }
-  return shapes;
-}
-
 template <class Real>
 ResidualBlock<Real>::ResidualBlock(ParameterArena<Real>& parameters, const std::string& prefix,
                                    const ResidualShape& shape, const BatchNormOptions& norm,

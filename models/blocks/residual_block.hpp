@@ -7,21 +7,9 @@
 #include <vector>
 
 #include "models/blocks/normed_convolution.hpp"
+#include "models/blocks/residual_shape.hpp"
 
 namespace deltapipe {
-
-struct ResidualShape {
-  ImageShape input;
-  int outputs = 0;
-  int stride = 1;
-  bool bottleneck = false;    ///< three convolutions, the middle one over outputs / 4 channels
-  bool early_stride = false;  ///< the first convolution of a bottleneck has the stride
-  bool has_projection() const { return stride != 1 || input.channels != outputs; }
-  /// Returns the convolutions on the main path.
-  std::vector<ConvolutionShape> path() const;
-  ConvolutionShape projection() const { return {input, outputs, 1, stride, 0}; }
-  ImageShape output() const { return path().back().output(); }
-};
 
 /// y = relu(norm(conv(...relu(norm(conv(x))))) + shortcut), where the shortcut is x or, if its
 /// shape differs, norm(conv(x)). Parameters are PREFIXlayer.I and PREFIXshortcut.

@@ -6,8 +6,7 @@
 #include <vector>
 
 #include "core/base/image_shape.hpp"
-#include "models/blocks/convolution_stem.hpp"
-#include "models/blocks/residual_block.hpp"
+#include "models/blocks/residual_shape.hpp"
 
 namespace deltapipe {
 
@@ -62,8 +61,7 @@ struct ResnetConfig {
   /// Returns the shape of what the first block takes.
   ImageShape stem_output() const {
     const ConvolutionShape convolution = stem_convolution();
-    return stem.pools ? ConvolutionStem<float>::pooling(convolution).output()
-                      : convolution.output();
+    return stem.pools ? pooling_after(convolution).output() : convolution.output();
   }
   /// Returns the shapes of all blocks.
   std::vector<ResidualShape> block_shapes() const;

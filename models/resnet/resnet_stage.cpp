@@ -2,6 +2,8 @@
 #include "models/resnet/resnet_stage.hpp"
 
 #include "models/blocks/classification_head.hpp"
+#include "models/blocks/convolution_stem.hpp"
+#include "models/blocks/residual_block.hpp"
 
 namespace deltapipe {
 
