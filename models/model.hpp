@@ -33,6 +33,9 @@ struct ModelShape {
   bool tied = false;      ///< the token embedding is also the output matrix
   int segments = 0;       ///< texts of a sample that the model tells apart; 0: it has no segments
   ImageShape image = {};  ///< of a model of images; all 0 for others
+  /// Rows of a sample in the smallest batch normalisation; 0: no such layer, or the size of the
+  /// images is not known yet.
+  int normalized_rows = 0;
 };
 
 /// Probabilities of dropout; negative: the model's own.

@@ -14,15 +14,24 @@ namespace {
 
 constexpr std::size_t kInitializedAtOnce = std::size_t{1} << 18;  // elements, a multiple of 4
 
-void check_finite(const std::string& file, const std::string& name,
+void check_values(const std::string& file, const std::string& name,
                   const std::vector<float>& values) {
-  for (std::size_t i = 0; i < values.size(); ++i)
+  const bool is_variance = name.ends_with(".running_var");
+  const auto shown = [&](std::size_t i) {
+    return std::to_string(values[i]) + " in element " + std::to_string(i) + " of tensor " + name;
+  };
+  for (std::size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i]))
       throw UserError({.what = "the weights are not finite",
                        .file = file,
-                       .value = std::to_string(values[i]) + " in element " + std::to_string(i) +
-                                " of tensor " + name,
+                       .value = shown(i),
                        .remedy = "use weights from before the training that made them diverged"});
+    if (is_variance && values[i] < 0)
+      throw UserError({.what = "a running variance is negative",
+                       .file = file,
+                       .value = shown(i),
+                       .remedy = "use undamaged weights"});
+  }
 }
 
 /// Returns the FNV-1a hash of a name, which selects the stream of a tensor's initial values.
@@ -134,7 +143,7 @@ void load_weights(const SafetensorsReader& reader, const WeightNames& names,
       const std::string name = names.stored(reader, tensor.name);
       values.resize(tensor.rows * row);
       reader.read_fp32(name, values);
-      check_finite(reader.path_of(name), name, values);
+      check_values(reader.path_of(name), name, values);
       const std::size_t first = tensor.first * row;
       if constexpr (std::is_same_v<Real, float>)
         parameters.copy_in(ExecSpace(), static_cast<int>(i), first, values);

@@ -123,6 +123,10 @@ Inputs read_inputs(const Settings& settings) {
   if (inputs.model && settings.data.kind == DataKind::images &&
       inputs.model->shape().image.height == 0)
     inputs.model->set_image(known_image(settings, inputs));
+  if (inputs.model)
+    for (const std::string& warning :
+         warnings_of_statistics(settings.training, inputs.model->shape()))
+      inputs.warnings.push_back(warning);
   if (inputs.model) check_fields(settings, *inputs.model);
   return inputs;
 }

@@ -50,8 +50,23 @@ void check_directories(const Settings& s) {
     }
 }
 
+void check_resnet(const ModelSettings& m) {
+  constexpr std::size_t kMostGroups = 16;
+  constexpr std::int64_t kMostChannels = 1 << 16;
+  if (m.depths.empty() || m.depths.size() > kMostGroups)
+    refuse({"model.new.depths"}, "model.new.depths has no entries, or more than 16",
+           to_string(m.depths.size()) + " entries", "give a number of blocks for each group");
+  if (const std::int64_t most = std::int64_t{m.n_embd} << (m.depths.size() - 1);
+      most > kMostChannels)
+    refuse({"model.new.n_embd", "model.new.depths"},
+           "model.new.n_embd gives the last group too many channels",
+           to_string(most) + " of at most " + to_string(kMostChannels),
+           "lower model.new.n_embd, or give fewer groups in model.new.depths");
+}
+
 void check_model(const Settings& s) {
   const ModelSettings& m = s.model;
+  if (m.path.empty() && m.type == "resnet") return check_resnet(m);
   if (m.n_embd % m.n_head != 0) {
     refuse({"model.new.n_head", "model.new.n_embd"}, "model.new.n_head does not divide n_embd",
            to_string(m.n_head) + " heads, " + to_string(m.n_embd) + " channels",

@@ -102,6 +102,15 @@ std::vector<std::string> warnings_of_network(const NetworkSettings& network) {
   return warnings;
 }
 
+std::vector<std::string> warnings_of_statistics(const TrainingSettings& training,
+                                                const ModelShape& model) {
+  if (model.normalized_rows * training.micro_batch_size != 1) return {};
+  return {
+      "the last layers normalize one value for each channel, because training.micro_batch_size "
+      "is 1 and their images have one pixel: they do not learn; set training.micro_batch_size "
+      "to 2 or more"};
+}
+
 std::vector<std::string> warnings_of_bubble(const Settings& settings) {
   constexpr double kMostIdle = 0.4;
   const PipelineSettings& p = settings.pipeline;

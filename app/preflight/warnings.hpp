@@ -32,6 +32,10 @@ std::vector<std::string> warnings_of_precision(const Settings& settings,
 /// Links so slow that a unit was probably forgotten.
 std::vector<std::string> warnings_of_network(const NetworkSettings& network);
 
+/// Batch normalisation over one value, which leaves only its bias.
+std::vector<std::string> warnings_of_statistics(const TrainingSettings& training,
+                                                const ModelShape& model);
+
 /// A pipeline whose schedule leaves stages idle for much of a step.
 std::vector<std::string> warnings_of_bubble(const Settings& settings);
 

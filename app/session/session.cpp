@@ -161,7 +161,7 @@ void check_shares_of_time(const Settings& settings, const Model& model,
     if (shapes.size() > 1)
       throw UserError({.what = key + " = \"time\" requires boundaries of one size",
                        .value = model.description(),
-                       .remedy = "give a rate for each boundary, or use budget = \"equal\"",
+                       .remedy = "use budget = \"equal\", with a rate for each boundary if need be",
                        .keys = {key}});
   }
 }

@@ -175,7 +175,10 @@ void add_idx(const std::string& file, bool labelled, LabelledImages& all) {
   all.pixels_NHWC.resize(first + header.images * header.shape.values());
   stream.read(std::span(all.pixels_NHWC).subspan(first));
   stream.expect_end();
-  if (!labelled) return;
+  if (!labelled) {
+    all.label_N.resize(all.label_N.size() + header.images, -1);
+    return;
+  }
   const std::vector<std::uint8_t> labels = read_idx_labels(file, header.images);
   all.label_N.insert(all.label_N.end(), labels.begin(), labels.end());
 }
@@ -233,7 +236,6 @@ int image_file_classes(const std::string& file, const ImageFileInfo& info) {
 LabelledImages read_image_files(const std::vector<std::string>& files, DataFormat format,
                                 bool labels_optional) {
   LabelledImages all;
-  bool labelled = true;
   for (const std::string& file : files) {
     const ImageFileInfo info = image_file_info(file, format);
     if (all.size() > 0 && info.shape != all.shape)
@@ -247,13 +249,11 @@ LabelledImages read_image_files(const std::vector<std::string>& files, DataForma
     all.shape = info.shape;
     all.format = info.format;
     if (info.format == DataFormat::idx) {
-      labelled = labelled && (!labels_optional || has_labels(file));
-      add_idx(file, labelled, all);
+      add_idx(file, !labels_optional || has_labels(file), all);
     } else {
       add_cifar(file, info.format, all);
     }
   }
-  if (!labelled) all.label_N.clear();
   return all;
 }
 

@@ -47,7 +47,7 @@ ImageView Images::view_of(std::uint64_t id, const SampleVisit& visit) const {
 void Images::read(std::uint64_t id, const SampleVisit& visit, const SampleSpans& fields) const {
   const std::size_t image = index_[id];
   if (const auto label = fields.integers(Field::label); !label.empty())
-    label[0] = images_->label_N.empty() ? -1 : images_->label_N[image];
+    label[0] = images_->label_N[image];
   const auto values = fields.reals(Field::values);
   if (values.empty()) return;
   const int height = images_->shape.height, width = images_->shape.width;
@@ -77,7 +77,8 @@ std::uint64_t Images::fingerprint() const {
   const std::size_t bytes = images_->shape.values();
   for (const std::uint32_t image : index_) {
     hash = XXH64(images_->pixels_NHWC.data() + image * bytes, bytes, hash);
-    if (!images_->label_N.empty()) hash = XXH64(&images_->label_N[image], 1, hash);
+    const auto label = static_cast<std::uint8_t>(images_->label_N[image]);
+    if (images_->label_N[image] >= 0) hash = XXH64(&label, 1, hash);
   }
   return hash;
 }

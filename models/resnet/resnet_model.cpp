@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/resnet/resnet_model.hpp"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/base/error.hpp"
 #include "models/class_names.hpp"
@@ -37,10 +35,13 @@ const WeightNames& resnet_names() {
 }
 
 ModelShape ResnetModel::shape() const {
+  const ImageShape last =
+      config().image.height > 0 ? config().block_shapes().back().output() : ImageShape{};
   return {.blocks = config().blocks(),
           .channels = config().channels.back(),
           .positions = 1,
-          .image = config().image};
+          .image = config().image,
+          .normalized_rows = last.height * last.width};
 }
 
 std::string ResnetModel::description() const {
@@ -105,10 +106,8 @@ std::unique_ptr<Model> create_resnet(const NewModel& shape) {
   config.stem_channels = shape.channels;
   config.depths = shape.depths;
   config.channels.clear();
-  for (std::size_t group = 0; group < shape.depths.size(); ++group)  // check() refuses more than 16
-    config.channels.push_back(
-        static_cast<int>(std::min(std::int64_t{shape.channels} << std::min<std::size_t>(group, 16),
-                                  std::int64_t{std::numeric_limits<int>::max()})));
+  for (std::size_t group = 0; group < shape.depths.size(); ++group)
+    config.channels.push_back(shape.channels << group);
   config.bottleneck = false;
   config.classes = shape.class_names;
   config.check("[model.new]");

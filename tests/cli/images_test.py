@@ -153,6 +153,11 @@ class Images(support.TestCase):
             self.assertTrue((file["label"][()] == -1).all())
             self.assertNotIn("confusion", file)
             np.testing.assert_array_equal(file["probabilities"][()], probabilities)
+        both, names = self.output("both"), json.dumps([str(bare), str(self.validation)])
+        self.succeed(["predict", deck, f"output.directory={both}", f"data.predict={names}"], 2)
+        with h5py.File(both / "predictions.h5", "r") as file:
+            np.testing.assert_array_equal(file["label"][()], [*[-1] * 33, *labels])
+            np.testing.assert_array_equal(file["confusion"][()], confusion)
         python = python_with_transformers()
         if python is None:
             self.skipTest("no python3 here has transformers, PyTorch and h5py")
@@ -339,6 +344,10 @@ print(json.dumps(logits.softmax(-1).tolist()))
     def test_check(self):
         out = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 4}))]).out
         self.assertIn("ResNet of 4 basic blocks, 4-8-16-32 channels, images of 8 x 8 x 1", out)
+        self.assertNotIn("do not learn", out)
+        alone = self.succeed(["check", self.deck_file(self.deck(
+            model__new={"n_embd": 6}, training={"micro_batch_size": 1}))]).out
+        self.assertIn("set training.micro_batch_size to 2 or more", alone)
         for boundary, values in enumerate((4 * 64, 8 * 16, 16 * 4)):
             payload = 8 * 2 * 3 * 4 * values  # steps, micro-batches, samples, bytes
             for direction in ("forward", "backward"):
@@ -353,6 +362,9 @@ print(json.dumps(logits.softmax(-1).tolist()))
                 (["model.dropout_residual=0.1"], ["a residual network has no dropout"]),
                 (['training.optimizer.frozen=["*"]'], ["there is nothing to train"]),
                 (['training.optimizer.frozen=["*.running_mean"]'], ["names no parameter"]),
+                (["model.new.depths=[]"], ["model.new.depths has no entries"]),
+                (["model.new.depths=" + json.dumps([1] * 17)], ["or more than 16"]),
+                (["model.new.n_embd=16384"], ["too many channels", "131072 of at most 65536"]),
                 (["model.new.stem=small"], ["cifar", "imagenet"])):
             made = support.run(["train", self.deck_file(self.deck()), *overrides,
                                 f"output.directory={self.output('mistakes')}"])

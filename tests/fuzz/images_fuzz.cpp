@@ -21,7 +21,7 @@ void use(const std::string& file, DataFormat format) {
     fuzz::expect(images.shape == info.shape && images.size() == info.images);
     fuzz::expect(images.pixels_NHWC.size() == images.size() * images.shape.values());
     const int classes = image_file_classes(file, info);
-    for (const std::uint8_t label : images.label_N) fuzz::expect(label < classes);
+    for (const std::int16_t label : images.label_N) fuzz::expect(label < classes);
     fuzz::count("taken");
   });
 }

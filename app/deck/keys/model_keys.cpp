@@ -49,8 +49,8 @@ void add_model(std::vector<Key>& keys, ModelSettings& m) {
           "For vit: side of the patches, in pixels. It divides the image's height and width.");
   add_new(
       "depths", IntegerList{&m.depths, 1, 1000},
-      "For resnet: basic blocks of each group. From the second group on, the first block halves "
-      "the image's sides. [2, 2, 2, 2] is ResNet-18, [3, 4, 6, 3] ResNet-34.");
+      "For resnet: basic blocks of each of up to 16 groups. From the second group on, the first "
+      "block halves the image's sides. [2, 2, 2, 2] is ResNet-18, [3, 4, 6, 3] ResNet-34.");
   add_new("stem", choice(m.stem, {{"cifar", StemKind::cifar}, {"imagenet", StemKind::imagenet}}),
           "For resnet: first layers. cifar is a convolution of 3 x 3 that keeps the image's size, "
           "imagenet one of 7 x 7 and a maximum, which divide its sides by 4.");
