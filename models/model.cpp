@@ -38,6 +38,9 @@ std::vector<TensorDeclaration> tensor_declarations(const Model& model,
                           : precision == Precision::bf16 ? TensorType::BF16
                                                          : TensorType::F32;
   std::vector<TensorDeclaration> declarations;
+  for (const ParameterInfo& p : parameters)  // first, so that they are aligned
+    for (const std::string& name : model.saved_counters(p))
+      declarations.push_back({name, TensorType::I64, {}});
   for (const ParameterInfo& p : parameters)
     for (const SavedRows& tensor : model.saved_tensors(p)) {
       declarations.push_back({tensor.name, type, p.shape});

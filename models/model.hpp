@@ -126,6 +126,9 @@ class Model {
   virtual std::vector<SavedRows> saved_tensors(const ParameterInfo& parameter) const {
     return {{saved_name(parameter.name), 0, parameter.shape[0]}};
   }
+  /// Returns the names of integers, all 0, that a saved file has beside a parameter: transformers
+  /// expects them, and nothing uses them.
+  virtual std::vector<std::string> saved_counters(const ParameterInfo&) const { return {}; }
   /// Returns tensors that are not separate parameters here, with the parameter that each of them
   /// equals.
   virtual std::map<std::string, std::string> tied_names() const { return {}; }

@@ -194,6 +194,8 @@ std::string save_model(const ExecSpace& exec, const std::string& directory, Prec
     SafetensorsWriter writer(model.path() + "/model.safetensors",
                              tensor_declarations(*plan.model, declared, precision));
     transfer_weights(exec, plan, grid, progress, stages, &writer);
+    for (const ParameterInfo& p : declared)
+      for (const std::string& name : plan.model->saved_counters(p)) writer.write_zeros(name);
     writer.finish();
     if (writer.overflows() > 0)
       print_warnings({std::to_string(writer.overflows()) + " weights in " + directory +

@@ -271,6 +271,13 @@ void SafetensorsWriter::write_fp32_rows(const std::string& name, std::uint64_t f
   write_range(name, target, first_row * row, values);
 }
 
+void SafetensorsWriter::write_zeros(const std::string& name) {
+  Slot& target = slot(name);
+  DELTAPIPE_ASSERT(target.written.empty(), "tensor '" + name + "' is written twice");
+  file_.write_at(target.info.begin, std::vector<std::byte>(target.info.end - target.info.begin));
+  target.written[0] = target.info.elements();
+}
+
 namespace {
 
 std::uint64_t overflows_of(TensorType type, std::span<const float> values) {

@@ -99,6 +99,8 @@ class SafetensorsWriter {
   /// Writes rows from first_row on; values.size() is a multiple of the row's elements.
   void write_fp32_rows(const std::string& name, std::uint64_t first_row,
                        std::span<const float> values);
+  /// Writes zeros to all elements of a tensor of any type.
+  void write_zeros(const std::string& name);
   /// Returns the number of finite values so far that are infinite in the type of their tensor.
   std::uint64_t overflows() const { return overflows_; }
   /// Syncs and renames the file. Every element of every tensor must have been written.

@@ -2,6 +2,7 @@
 #include "models/resnet/resnet_model.hpp"
 
 #include <cmath>
+#include <string_view>
 
 #include "core/base/error.hpp"
 #include "models/class_names.hpp"
@@ -75,6 +76,13 @@ std::unique_ptr<Stage<float>> ResnetModel::make_stage(const StagePart& part) con
 
 void ResnetModel::initialise(std::uint64_t seed, ParameterArena<float>& parameters) const {
   initialize_normal<float>(seed, initial_deviation, parameters);
+}
+
+std::vector<std::string> ResnetModel::saved_counters(const ParameterInfo& parameter) const {
+  constexpr std::string_view kVariance = "running_var";
+  const std::string name = saved_name(parameter.name);
+  if (!name.ends_with(kVariance)) return {};
+  return {name.substr(0, name.size() - kVariance.size()) + "num_batches_tracked"};
 }
 
 void ResnetModel::check_block_counts(const SafetensorsReader& weights,
