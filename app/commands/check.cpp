@@ -369,19 +369,21 @@ std::string text_of(const Boundaries& group) {
              : "boundaries " + std::to_string(group.first) + " ... " + std::to_string(group.last);
 }
 
+/// ", none at boundaries 0 ... 2", which precede the first stage that is trained.
+std::string note_on_boundaries(int first, int without_gradients) {
+  if (without_gradients == 0) return "";
+  return ", none at " + text_of({first, first + without_gradients - 1, {}});
+}
+
 void print_wire(const Settings& settings, const ModelLayout& model, const Boundaries& group,
                 bool backward) {
   const TrainingSettings& t = settings.training;
-  const int without =
-      backward ? std::min(model.first_trained_stage, group.last + 1) - group.first : 0;
-  if (without == group.last + 1 - group.first) {
-    std::printf("# backward   %36s  %8s  %21s  %s\n", "none", "none", "none",
-                text_of(group).c_str());
-    return;
-  }
-  if (without > 0) {
-    print_wire(settings, model, {group.first, group.first + without - 1, group.shape}, backward);
-    print_wire(settings, model, {group.first + without, group.last, group.shape}, backward);
+  const int count = group.last + 1 - group.first;
+  const int without = backward ? std::clamp(model.first_trained_stage - group.first, 0, count) : 0;
+  const bool is_alone = group.first == 0 && group.last + 2 == settings.pipeline.stages;
+  const std::string where = is_alone ? "" : ", " + text_of(group);
+  if (without == count) {
+    std::printf("# backward   %36s  %8s  %21s%s\n", "none", "none", "none", where.c_str());
     return;
   }
   const CodecShape shape{t.micro_batch_size, group.shape.tokens, group.shape.channels};
@@ -401,9 +403,10 @@ void print_wire(const Settings& settings, const ModelLayout& model, const Bounda
   const double later = static_cast<double>(codec->payload_bytes(crossing));
   const double step = static_cast<double>(settings.pipeline.replicas) * t.micro_batches *
                       (later + static_cast<double>(sizeof(MessageHeader)));
-  std::printf("# %-9s  %36sB  %7sB  %20sB  %s%s\n", backward ? "backward" : "forward",
+  std::printf("# %-9s  %36sB  %7sB  %20sB%s%s%s\n", backward ? "backward" : "forward",
               with_prefix(first).c_str(), with_prefix(later).c_str(), with_prefix(step).c_str(),
-              text_of(group).c_str(), note_on_bytes(codec_settings));
+              note_on_bytes(codec_settings), where.c_str(),
+              note_on_boundaries(group.first, without).c_str());
 }
 
 void print_wire(const Settings& settings, const ModelLayout& model) {
@@ -461,9 +464,10 @@ void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
     crossing.sample_ids.resize(samples);
     crossing.tokens.assign(samples, shape.tokens);
     crossing.visits.assign(samples, 0);
-    std::printf("# evaluations through the codec send %s a micro-batch at %s%s\n",
-                text_of(codec->payload_bytes(crossing)).c_str(), text_of(group).c_str(),
-                note_on_bytes(codec_settings));
+    const bool is_alone = group.first == 0 && group.last + 2 == settings.pipeline.stages;
+    std::printf("# evaluations through the codec send %s a micro-batch and %s%s\n",
+                text_of(codec->payload_bytes(crossing)).c_str(),
+                is_alone ? "boundary" : text_of(group).c_str(), note_on_bytes(codec_settings));
   }
 }
 
