@@ -223,7 +223,6 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
   std::string text = R"({"__metadata__":{"format":"pt"})";
   std::uint64_t end = 0;
   for (const TensorDeclaration& tensor : tensors) {
-    DELTAPIPE_ASSERT(tensor.type != TensorType::F64 && converts_to_fp32(tensor.type), tensor.name);
     DELTAPIPE_ASSERT(tensor.name != "__metadata__", tensor.name);
     Slot new_slot;
     new_slot.info.type = tensor.type;
@@ -293,6 +292,7 @@ std::uint64_t overflows_of(TensorType type, std::span<const float> values) {
 void SafetensorsWriter::write_range(const std::string& name, Slot& target,
                                     std::uint64_t first_element, std::span<const float> values) {
   if (values.empty()) return;
+  DELTAPIPE_ASSERT(target.info.type != TensorType::F64 && converts_to_fp32(target.info.type), name);
   const std::uint64_t last_element = first_element + values.size();
   DELTAPIPE_ASSERT(last_element <= target.info.elements(), name);
   const auto after = target.written.lower_bound(last_element);
