@@ -14,6 +14,14 @@ void Model::set_class_names(const std::vector<std::string>&) {
                    .keys = {"data.kind", "model.path"}});
 }
 
+std::vector<BoundaryShape> boundary_shapes(const Model& model, const std::vector<int>& partition,
+                                           int tokens) {
+  std::vector<BoundaryShape> shapes;
+  for (int stage = 0; stage + 1 < static_cast<int>(partition.size()); ++stage)
+    shapes.push_back(model.make_stage(stage_part(partition, stage))->output_shape(tokens));
+  return shapes;
+}
+
 int first_trained_stage(const Model& model, const std::vector<int>& partition) {
   int stage = 0;
   for (const int last = static_cast<int>(partition.size()) - 1; stage < last; ++stage)

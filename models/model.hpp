@@ -157,6 +157,10 @@ std::span<const ModelType> model_types();
 std::unique_ptr<Model> load_model(const std::string& directory, const SafetensorsReader* weights,
                                   std::vector<std::string>& warnings);
 
+/// Returns what crosses each boundary of a partition for samples of `tokens` tokens.
+std::vector<BoundaryShape> boundary_shapes(const Model& model, const std::vector<int>& partition,
+                                           int tokens);
+
 /// Returns the first stage that computes its own gradients, at which backward passes end. Returns
 /// the last stage if all parameters are frozen.
 int first_trained_stage(const Model& model, const std::vector<int>& partition);

@@ -347,19 +347,21 @@ const char* note_on_bytes(const CodecSettings& codec) {
 struct Boundaries {
   int first, last;
   BoundaryShape shape;
+  bool are_all = false;  ///< all boundaries of the run
 };
 
 /// Returns the boundaries of a run in groups of one shape.
 std::vector<Boundaries> boundaries_of(const ModelLayout& model) {
   std::vector<Boundaries> groups;
-  for (int i = 0; i + 1 < static_cast<int>(model.partition.size()); ++i) {
-    const BoundaryShape shape =
-        model.model->make_stage(stage_part(model.partition, i))->output_shape(model.tokens);
+  int i = 0;
+  for (const BoundaryShape& shape : boundary_shapes(*model.model, model.partition, model.tokens)) {
     if (!groups.empty() && groups.back().shape == shape)
       groups.back().last = i;
     else
       groups.push_back({i, i, shape});
+    ++i;
   }
+  if (groups.size() == 1) groups.front().are_all = true;
   return groups;
 }
 
@@ -380,8 +382,7 @@ void print_wire(const Settings& settings, const ModelLayout& model, const Bounda
   const TrainingSettings& t = settings.training;
   const int count = group.last + 1 - group.first;
   const int without = backward ? std::clamp(model.first_trained_stage - group.first, 0, count) : 0;
-  const bool is_alone = group.first == 0 && group.last + 2 == settings.pipeline.stages;
-  const std::string where = is_alone ? "" : ", " + text_of(group);
+  const std::string where = group.are_all ? "" : ", " + text_of(group);
   if (without == count) {
     std::printf("# backward   %36s  %8s  %21s%s\n", "none", "none", "none", where.c_str());
     return;
@@ -409,22 +410,23 @@ void print_wire(const Settings& settings, const ModelLayout& model, const Bounda
               note_on_boundaries(group.first, without).c_str());
 }
 
-void print_wire(const Settings& settings, const ModelLayout& model) {
+void print_wire(const Settings& settings, const ModelLayout& model,
+                const std::vector<Boundaries>& groups) {
   std::printf(
       "#\n# direction  payload of a micro-batch: first visit  later    wire per step and "
       "boundary\n");
   for (const bool backward : {false, true})
-    for (const Boundaries& group : boundaries_of(model))
-      print_wire(settings, model, group, backward);
+    for (const Boundaries& group : groups) print_wire(settings, model, group, backward);
 }
 
 /// Prints a step's bytes and seconds at each boundary when a run holds its target of bits.
-void print_targets(const Settings& settings, const ModelLayout& model) {
+void print_targets(const Settings& settings, const ModelLayout& model,
+                   const std::vector<Boundaries>& groups) {
   const TrainingSettings& t = settings.training;
   const double samples =
       static_cast<double>(settings.pipeline.replicas) * t.micro_batches * t.micro_batch_size;
   std::vector<double> values;  // of a step, by boundary
-  for (const Boundaries& group : boundaries_of(model))
+  for (const Boundaries& group : groups)
     for (int i = group.first; i <= group.last; ++i)
       values.push_back(samples * group.shape.tokens * group.shape.channels);
   const PipelineOptions options = pipeline_options(settings);
@@ -449,12 +451,12 @@ void print_targets(const Settings& settings, const ModelLayout& model) {
 }
 
 /// Prints the bytes of a micro-batch of evaluations through the codec.
-void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
+void print_evaluation_wire(const Settings& settings, const std::vector<Boundaries>& groups) {
   if (!settings.evaluation.has(EvaluationMode::codec)) return;
   const int samples = settings.training.micro_batch_size;
   const CodecSettings codec_settings =
       without_memory(settings.forward, settings.evaluation.changes);
-  for (const Boundaries& group : boundaries_of(model)) {
+  for (const Boundaries& group : groups) {
     const BoundaryShape& shape = group.shape;
     const std::unique_ptr<Codec> codec =
         make_codec(codec_settings, {samples, shape.tokens, shape.channels}, settings.cache.storage);
@@ -464,10 +466,9 @@ void print_evaluation_wire(const Settings& settings, const ModelLayout& model) {
     crossing.sample_ids.resize(samples);
     crossing.tokens.assign(samples, shape.tokens);
     crossing.visits.assign(samples, 0);
-    const bool is_alone = group.first == 0 && group.last + 2 == settings.pipeline.stages;
     std::printf("# evaluations through the codec send %s a micro-batch and %s%s\n",
                 text_of(codec->payload_bytes(crossing)).c_str(),
-                is_alone ? "boundary" : text_of(group).c_str(), note_on_bytes(codec_settings));
+                group.are_all ? "boundary" : text_of(group).c_str(), note_on_bytes(codec_settings));
   }
 }
 
@@ -494,7 +495,7 @@ void print_caches(const Settings& settings, const ModelLayout& model, const Pipe
                          {stage, pipeline.stages, 0, pipeline.replicas, pipeline.stages_per_rank});
   };
   const int before = std::clamp(model.first_trained_stage, group.first, group.last);
-  const std::string where = boundaries_of(model).size() > 1 ? " of " + text_of(group) : "";
+  const std::string where = group.are_all ? "" : " of " + text_of(group);
   const StagePlan first = plan_of_stage(before), second = plan_of_stage(before + 1);
   if (cache_need(*second.receive_forward).record_bytes > 0)
     print_cache("activation cache at each boundary end" + where, *first.send_forward);
@@ -532,11 +533,11 @@ void print_model(const Settings& settings, const Inputs& inputs, const ModelLayo
   print_stages(settings, model);
   print_frozen(model);
   if (settings.pipeline.stages > 1) {
-    print_wire(settings, model);
-    print_targets(settings, model);
-    print_evaluation_wire(settings, model);
-    for (const Boundaries& group : boundaries_of(model))
-      print_caches(settings, model, shape, group);
+    const std::vector<Boundaries> groups = boundaries_of(model);
+    print_wire(settings, model, groups);
+    print_targets(settings, model, groups);
+    print_evaluation_wire(settings, groups);
+    for (const Boundaries& group : groups) print_caches(settings, model, shape, group);
   }
   print_memory(settings, ranks);
   if (!inputs.data) std::printf("# (without tokenizer or data)\n");

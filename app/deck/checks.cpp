@@ -15,6 +15,7 @@
 #include "comm/schedule/schedule.hpp"
 #include "core/base/error.hpp"
 #include "core/codec/settings_check.hpp"
+#include "models/resnet/resnet_config.hpp"
 
 namespace deltapipe::deck {
 
@@ -51,10 +52,11 @@ void check_directories(const Settings& s) {
 }
 
 void check_resnet(const ModelSettings& m) {
-  constexpr std::size_t kMostGroups = 16;
-  constexpr std::int64_t kMostChannels = 1 << 16;
+  constexpr std::size_t kMostGroups = ResnetConfig::kMostGroups;
+  constexpr std::int64_t kMostChannels = ResnetConfig::kMostChannels;
   if (m.depths.empty() || m.depths.size() > kMostGroups)
-    refuse({"model.new.depths"}, "model.new.depths has no entries, or more than 16",
+    refuse({"model.new.depths"},
+           "model.new.depths has no entries, or more than " + to_string(kMostGroups),
            to_string(m.depths.size()) + " entries", "give a number of blocks for each group");
   if (const std::int64_t most = std::int64_t{m.n_embd} << (m.depths.size() - 1);
       most > kMostChannels)

@@ -64,38 +64,39 @@ class Messages {
   std::size_t shared_bytes_;
 };
 
-/// One direction of all boundaries.
+/// One direction of consecutive boundaries.
 class Direction {
  public:
   /// Adds the next boundary. `tokens`: those of a whole sample.
   void add(const BoundaryEndPlan& plan, int tokens) {
     const BoundaryShape shape = {plan.codec.shape.tokens, plan.codec.shape.channels};
-    if (shapes_.empty() || shapes_.back() != shape) {
-      messages_.emplace_back(plan);
-      shapes_.push_back(shape);
-      fixed_tokens_.push_back(shape.tokens == tokens ? 0 : shape.tokens);
-    }
-    kind_.push_back(static_cast<int>(messages_.size()) - 1);
+    if (kinds_.empty() || kinds_.back().shape != shape)
+      kinds_.push_back({Messages(plan), shape, shape.tokens == tokens});
+    kind_.push_back(kinds_.size() - 1);
   }
 
   bool is_empty() const { return kind_.empty(); }
   /// Returns the number of different boundaries.
-  std::size_t kinds() const { return messages_.size(); }
-  int kind(int boundary) const { return kind_[static_cast<std::size_t>(boundary)]; }
-  bool remembers() const { return messages_.front().remembers(); }
+  std::size_t kinds() const { return kinds_.size(); }
+  std::size_t kind(int boundary) const { return kind_[static_cast<std::size_t>(boundary)]; }
+  bool remembers() const { return kinds_.front().messages.remembers(); }
   /// `crossing` has the samples' own tokens.
   WireBytes of(std::size_t kind, const Crossing& crossing) const {
-    if (fixed_tokens_[kind] == 0) return messages_[kind].of(crossing);
+    const Kind& boundary = kinds_[kind];
+    if (boundary.has_tokens_of_samples) return boundary.messages.of(crossing);
     Crossing rows = crossing;
-    rows.tokens.assign(crossing.samples(), fixed_tokens_[kind]);
-    return messages_[kind].of(rows);
+    rows.tokens.assign(crossing.samples(), boundary.shape.tokens);
+    return boundary.messages.of(rows);
   }
 
  private:
-  std::vector<Messages> messages_;  ///< by kind
-  std::vector<BoundaryShape> shapes_;
-  std::vector<int> fixed_tokens_;  ///< 0: those of the samples
-  std::vector<int> kind_;          ///< by boundary
+  struct Kind {
+    Messages messages;
+    BoundaryShape shape;
+    bool has_tokens_of_samples;  ///< otherwise shape.tokens for every sample
+  };
+  std::vector<Kind> kinds_;
+  std::vector<std::size_t> kind_;  ///< by boundary
 };
 
 /// Links of the pipeline of one replica, with what passes them.
@@ -250,10 +251,10 @@ class Counter {
                        grown(last.messages, at_middle.messages)};
     };
     for (int b = 0; b < boundaries_; ++b) {
-      const auto kind = static_cast<std::size_t>(forward_.kind(b));
+      const std::size_t kind = forward_.kind(b);
       result_.forward[b] = whole(now_.forward[kind], middle.forward[kind]);
       if (b < first_gradient_ || backward_.is_empty()) continue;
-      const auto back = static_cast<std::size_t>(backward_.kind(b - first_gradient_));
+      const std::size_t back = backward_.kind(b - first_gradient_);
       result_.backward[b] = whole(now_.backward[back], middle.backward[back]);
     }
     result_.tied_rows = whole(now_.rows, middle.rows);
@@ -392,8 +393,7 @@ class Counter {
       return WireBytes{n * once.payload, n * once.headers, n * once.fp32, n * once.messages};
     };
     for (int b = 0; b < boundaries_; ++b)
-      result_.evaluation_forward[b] =
-          times(now_.forward[static_cast<std::size_t>(forward_.kind(b))]);
+      result_.evaluation_forward[b] = times(now_.forward[forward_.kind(b)]);
     result_.evaluation_rows = times(now_.rows);
     now_ = training;
   }
@@ -456,7 +456,7 @@ class Counter {
   int first_gradient_;
   int vocabulary_ = 0, tokens_ = 0;
   bool of_positions_ = false;
-  Direction forward_, backward_;  ///< backward_: from the boundary before first_gradient_ + 1 on
+  Direction forward_, backward_;  ///< backward_ begins with boundary first_gradient_
   std::optional<Messages> rows_, gradients_;
   std::optional<TokenIndex> index_;
   std::vector<std::int32_t> inputs_;

@@ -151,14 +151,10 @@ void check_shares_of_time(const Settings& settings, const Model& model,
   for (const bool backward : {false, true}) {
     const RateSettings& rate = backward ? settings.backward_rate : settings.forward_rate;
     if (!rate.has_bits() || rate.budget != BudgetSharing::time) continue;
-    std::set<std::pair<int, int>> shapes;
-    for (int i = 0; i + 1 < static_cast<int>(partition.size()); ++i) {
-      const BoundaryShape shape = model.make_stage(stage_part(partition, i))->output_shape(tokens);
-      shapes.emplace(shape.tokens, shape.channels);
-    }
+    const std::vector<BoundaryShape> shapes = boundary_shapes(model, partition, tokens);
     const std::string key =
         std::string("boundary.") + (backward ? "backward" : "forward") + ".quantizer.budget";
-    if (shapes.size() > 1)
+    if (std::ranges::adjacent_find(shapes, std::not_equal_to()) != shapes.end())
       throw UserError({.what = key + " = \"time\" requires boundaries of one size",
                        .value = model.description(),
                        .remedy = "use budget = \"equal\", with a rate for each boundary if need be",

@@ -8,6 +8,7 @@
 #include "core/base/error.hpp"
 #include "core/base/parallel/floating_point.hpp"
 #include "core/base/parallel/kernel.hpp"
+#include "core/kernels/add_values.hpp"
 
 namespace deltapipe {
 namespace {
@@ -47,16 +48,6 @@ ChannelOptions channel_options(const std::string& name, std::size_t payload_byte
   // MPI itself splits messages in device memory, to suit its copies and networks.
   if (memory == PayloadMemory::device) options.piece_bytes = kLargestMessagePiece;
   return options;
-}
-
-void add(const ExecSpace& exec, const VectorRef<const float>& values, const VectorRef<float>& sum) {
-  const float* const from = values.data();
-  float* const to = sum.data();
-  for_tiles(
-      "deltapipe::ReduceScatterSum::add", exec, static_cast<std::int64_t>(values.extent(0)),
-      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
-        for (std::int64_t i = first; i < end; ++i) to[i] += from[i];
-      });
 }
 
 /// Copies a payload from one buffer to another.
@@ -322,7 +313,8 @@ void ReduceScatterSum::reduce(const ExecSpace& exec, std::size_t chunk) {
   std::vector<Decoding> decodings;
   for (int r = 0; r < replicas_; ++r) {  // the order of the additions
     if (r == replica_) {
-      r == 0 ? Kokkos::deep_copy(exec, sum, own) : add(exec, own, sum);
+      r == 0 ? Kokkos::deep_copy(exec, sum, own)
+             : add_values<float>("deltapipe::ReduceScatterSum::add", exec, own, sum);
       continue;
     }
     Peer& peer = *peers_[static_cast<std::size_t>((r - replica_ + replicas_) % replicas_ - 1)];

@@ -78,12 +78,19 @@ void ParameterArena<Real>::allocate(bool training, ProductPrecision products,
   DELTAPIPE_ASSERT(place_.empty(), "memory for parameters twice");
   products_ = products;
   std::size_t size = 0, halves_size = 0;
-  for (std::size_t i = 0; i < info_.size(); ++i) {
-    const bool halved = in_halves(static_cast<int>(i));
-    std::size_t& end = halved ? halves_size : size;
-    place_.push_back(end);
-    end += halved ? aligned<Bf16>(info_[i].size) : aligned<Real>(info_[i].size);
-  }
+  place_.resize(info_.size());
+  const auto lay_out = [&](bool statistics) {
+    for (std::size_t i = 0; i < info_.size(); ++i) {
+      if (info_[i].statistic != statistics) continue;
+      const bool halved = in_halves(static_cast<int>(i));
+      std::size_t& end = halved ? halves_size : size;
+      place_[i] = end;
+      end += halved ? aligned<Bf16>(info_[i].size) : aligned<Real>(info_[i].size);
+    }
+  };
+  lay_out(false);
+  const std::size_t statistics_begin = size;
+  lay_out(true);
   values_ = memory.zeroed<Vector<Real>>(MemoryUse::weights, "deltapipe::Parameters::values", size);
   rounded_ = memory.zeroed<Vector<Bf16>>(MemoryUse::weights, "deltapipe::Parameters::rounded",
                                          halves_size);
@@ -95,36 +102,21 @@ void ParameterArena<Real>::allocate(bool training, ProductPrecision products,
   };
   gradients_ = take("deltapipe::Parameters::gradients");
   moments1_ = take("deltapipe::Parameters::moments1");
-  std::size_t statistics = 0;
-  for (const ParameterInfo& p : info_) statistics += p.statistic ? p.size : 0;
+  if (!memory.only_counts())
+    statistics_ = Kokkos::subview(values_, Kokkos::make_pair(statistics_begin, size));
   kept_statistics_ = memory.uninitialized<Vector<Real>>(
-      MemoryUse::weights, "deltapipe::Parameters::keptStatistics", statistics);
+      MemoryUse::weights, "deltapipe::Parameters::keptStatistics", size - statistics_begin);
   if (moments_ == 2) moments2_ = take("deltapipe::Parameters::moments2");
 }
 
 template <class Real>
-template <class Visit>
-void ParameterArena<Real>::for_statistics(const Visit& visit) const {
-  if (kept_statistics_.extent(0) == 0) return;
-  std::size_t first = 0;
-  for (std::size_t i = 0; i < info_.size(); ++i) {
-    if (!info_[i].statistic) continue;
-    visit(value(static_cast<int>(i)),
-          VectorRef<Real>(kept_statistics_.data() + first, info_[i].size));
-    first += info_[i].size;
-  }
-}
-
-template <class Real>
 void ParameterArena<Real>::keep_statistics(const ExecSpace& exec) const {
-  for_statistics(
-      [&](const auto& values, const auto& kept) { Kokkos::deep_copy(exec, kept, values); });
+  if (statistics_.extent(0) > 0) Kokkos::deep_copy(exec, kept_statistics_, statistics_);
 }
 
 template <class Real>
 void ParameterArena<Real>::restore_statistics(const ExecSpace& exec) const {
-  for_statistics(
-      [&](const auto& values, const auto& kept) { Kokkos::deep_copy(exec, values, kept); });
+  if (statistics_.extent(0) > 0) Kokkos::deep_copy(exec, statistics_, kept_statistics_);
 }
 
 template <class Real>

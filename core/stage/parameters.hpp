@@ -145,9 +145,6 @@ class ParameterArena {
     if (p.frozen) return {};
     return VectorRef<Real>(all.data() + p.gradient_offset, p.size);
   }
-  /// Calls visit(values, kept values) for every statistic.
-  template <class Visit>
-  void for_statistics(const Visit& visit) const;
   template <class T>
   static MatrixRef<T> as_matrix(T* values, const ParameterInfo& p) {
     return MatrixRef<T>(values, p.shape[0], p.size / p.shape[0]);
@@ -162,6 +159,7 @@ class ParameterArena {
   /// Offset of each parameter, in elements, in values_ or in halves.
   std::vector<std::size_t> place_;
   Vector<Real> values_, gradients_, moments1_, moments2_;
+  Vector<Real> statistics_;  ///< the last part of values_; in training
   Vector<Real> kept_statistics_;
   Vector<Bf16> rounded_;
   Vector<std::uint16_t> lower_;

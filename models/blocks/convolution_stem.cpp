@@ -33,8 +33,8 @@ void ConvolutionStem<Real>::forward_output(const BlockPass<Real>& pass, const Ma
   const MatrixRef<Real> output = convolution_.output(pass, pass.saved);
   const ColumnNorm<Real> norm = convolution_.norm(pass.saved);
   if (pools_) {
-    const MatrixRef<Real> active(pass.workspace.images.a.data(), output.extent(0),
-                                 output.extent(1));
+    const MatrixRef<Real> active =
+        narrow(pass.workspace.images.a, output.extent_int(0), output.extent_int(1));
     norm_relu<Real>(pass.exec, output, norm, active);
     max_pool<Real>(pass.exec, pooling_after(convolution_.shape()), active, y);
   } else {
@@ -53,7 +53,7 @@ void ConvolutionStem<Real>::backward(const BlockPass<Real>& pass, const MatrixRe
   MatrixRef<Real> dy(gradient.data(), output.extent(0), output.extent(1));
   if (pools_) {
     const auto rows_in = [&](const Vector<Real>& memory) {
-      return MatrixRef<Real>(memory.data(), output.extent(0), output.extent(1));
+      return narrow(memory, output.extent_int(0), output.extent_int(1));
     };
     const MatrixRef<Real> active = rows_in(pass.workspace.images.a);
     norm_relu<Real>(pass.exec, output, norm, active);

@@ -14,18 +14,14 @@ void ImageWorkspaceSize::raise(const ConvolutionShape& shape, int images) {
 }
 
 template <class Real>
-void ImageWorkspace<Real>::reserve(const ImageWorkspaceSize& size, const StageCapacity& capacity,
-                                   bool as_on_device, const ViewAllocator& memory) {
-  if (size.channels == 0) return;
+void ImageWorkspace<Real>::reserve(const ImageWorkspaceSize& size, const RealGemm& gemm,
+                                   bool training, bool as_on_device, const ViewAllocator& memory) {
   const auto vector = [&](const char* label, std::size_t elements) {
     return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, elements);
   };
-  convolution = ConvolutionWorkspace<Real>(
-      RealGemm(memory, capacity.products == ProductPrecision::tf32 ? ProductPrecision::tf32
-                                                                   : ProductPrecision::fp32),
-      size.patches, size.weight, memory);
+  convolution = ConvolutionWorkspace<Real>(gemm, size.patches, size.weight, memory);
   a = vector("deltapipe::ImageWorkspace::a", size.elements);
-  if (capacity.training) b = vector("deltapipe::ImageWorkspace::b", size.elements);
+  if (training) b = vector("deltapipe::ImageWorkspace::b", size.elements);
   column_pairs = vector("deltapipe::ImageWorkspace::columnPairs", 2 * std::size_t(size.channels));
   if (as_on_device)
     column_sums = memory.uninitialized<Vector<double>>(

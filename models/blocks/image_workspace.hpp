@@ -29,8 +29,9 @@ struct ImageWorkspace {
   Vector<Real> column_pairs;   ///< two values for each channel
   Vector<double> column_sums;  ///< sums of parts of the rows; empty on hosts
 
-  void reserve(const ImageWorkspaceSize& size, const StageCapacity& capacity, bool as_on_device,
-               const ViewAllocator& memory);
+  /// `gemm` computes in fp32 or TF32.
+  void reserve(const ImageWorkspaceSize& size, const RealGemm& gemm, bool training,
+               bool as_on_device, const ViewAllocator& memory);
 };
 
 }  // namespace deltapipe

@@ -12,6 +12,11 @@ MatrixRef<Real> narrow(const Matrix<Real>& workspace, int rows, int columns) {
 }
 
 template <class Real>
+MatrixRef<Real> narrow(const Vector<Real>& workspace, int rows, int columns) {
+  return MatrixRef<Real>(workspace.data(), rows, columns);
+}
+
+template <class Real>
 VectorRef<Real> head_of(const Vector<Real>& vector, int count) {
   return VectorRef<Real>(vector.data(), count);
 }

@@ -7,16 +7,6 @@
 
 namespace deltapipe {
 
-namespace {
-
-/// Returns a matrix in a workspace.
-template <class Real>
-MatrixRef<Real> rows_in(const Vector<Real>& memory, const MatrixRef<Real>& like) {
-  return MatrixRef<Real>(memory.data(), like.extent(0), like.extent(1));
-}
-
-}  // namespace
-
 template <class Real>
 ResidualBlock<Real>::ResidualBlock(ParameterArena<Real>& parameters, const std::string& prefix,
                                    const ResidualShape& shape, const BatchNormOptions& norm,
@@ -54,7 +44,7 @@ MatrixRef<Real> ResidualBlock<Real>::activation(const BlockPass<Real>& pass,
                                                 const Vector<Real>& memory) const {
   const Matrix<Real>* const saved = saved_of(pass, convolution);
   const MatrixRef<Real> output = path_[convolution].output(pass, saved);
-  const MatrixRef<Real> active = rows_in(memory, output);
+  const MatrixRef<Real> active = narrow(memory, output.extent_int(0), output.extent_int(1));
   norm_relu<Real>(pass.exec, output, path_[convolution].norm(saved), active);
   return active;
 }
@@ -106,7 +96,7 @@ void ResidualBlock<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<
   // `doutput` is the gradient of a convolution's output; `other` is free for that of its input.
   Vector<Real> memory = pass.workspace.images.b, other = pass.workspace.images.a;
   const std::size_t last = path_.size() - 1;
-  MatrixRef<Real> dy = dsum, doutput = rows_in(memory, dsum);
+  MatrixRef<Real> dy = dsum, doutput = narrow(memory, dsum.extent_int(0), dsum.extent_int(1));
   for (std::size_t i = last; i > 0; --i) {
     const MatrixRef<Real> input = activation(pass, i - 1, other);
     path_[i].backward_parameters(pass, input, saved_of(pass, i), dy, doutput, accumulate);
@@ -123,7 +113,7 @@ void ResidualBlock<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<
     path_[0].backward_input(pass, doutput, true, dx);
     return;
   }
-  const MatrixRef<Real> dprojected = rows_in(other, dsum);
+  const MatrixRef<Real> dprojected = narrow(other, dsum.extent_int(0), dsum.extent_int(1));
   projection_->backward_parameters(pass, x, saved_of(pass, path_.size()), dsum, dprojected,
                                    accumulate);
   path_[0].backward_input(pass, doutput, false, dx);

@@ -106,17 +106,20 @@ void Workspace<Real>::reserve(const WorkspaceSize& size, const StageCapacity& ca
   branch_NC = matrix("deltapipe::Workspace::branch", size.normal);
   wide_NF = matrix("deltapipe::Workspace::wide", size.wide);
   if (attends) attention.reserve(size.attention, capacity, as_on_device, memory);
-  images.reserve(size.images, capacity, as_on_device, memory);
   if (capacity.training) {
     wide2_NF = matrix("deltapipe::Workspace::wide2", size.wide);
     if (as_on_device)
       column_sums = memory.uninitialized<Vector<Real>>(
           MemoryUse::workspace, "deltapipe::Workspace::columnSums", size.column_sums);
   }
-  if (!std::is_same_v<Real, float> || capacity.products != ProductPrecision::bf16) {
-    const RealGemm gemm(memory, capacity.products == ProductPrecision::tf32
-                                    ? ProductPrecision::tf32
-                                    : ProductPrecision::fp32);
+  const bool in_bf16 = std::is_same_v<Real, float> && capacity.products == ProductPrecision::bf16;
+  const bool convolves = size.images.channels > 0;  // in bf16 as well with products of fp32
+  RealGemm gemm;
+  if (!in_bf16 || convolves)
+    gemm = RealGemm(memory, capacity.products == ProductPrecision::tf32 ? ProductPrecision::tf32
+                                                                        : ProductPrecision::fp32);
+  if (convolves) images.reserve(size.images, gemm, capacity.training, as_on_device, memory);
+  if (!in_bf16) {
     products = Products<Real>(gemm);
     attention.reserve_products(gemm);
     return;

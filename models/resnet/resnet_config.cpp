@@ -16,8 +16,7 @@ namespace {
 
 constexpr const char* kSupported =
     "deltapipe computes ResNet as microsoft/resnet-18 to resnet-152 set it up";
-constexpr int kMostChannels = 1 << 16, kMostBlocks = 1 << 12;
-constexpr std::size_t kMostGroups = 16;
+constexpr int kMostBlocks = 1 << 12;
 
 bool is_count(const Json& value, int most) {
   return value.is_number_integer() && value >= 1 && value <= most;
@@ -26,7 +25,7 @@ bool is_count(const Json& value, int most) {
 void read_counts(const ConfigKeys& keys, const char* key, int most, std::vector<int>& target) {
   const Json* const list = keys.find(key);
   if (list == nullptr) return;
-  bool fits = list->is_array() && !list->empty() && list->size() <= kMostGroups;
+  bool fits = list->is_array() && !list->empty() && list->size() <= ResnetConfig::kMostGroups;
   for (std::size_t i = 0; fits && i < list->size(); ++i) fits = is_count((*list)[i], most);
   if (!fits)
     keys.refuse(

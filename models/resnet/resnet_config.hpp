@@ -25,6 +25,9 @@ inline constexpr StemShape kImagenetStem = {7, 2, true}, kCifarStem = {3, 1, fal
 
 /// Shape and constants of a ResNetForImageClassification.
 struct ResnetConfig {
+  static constexpr std::size_t kMostGroups = 16;
+  static constexpr int kMostChannels = 1 << 16;
+
   ImageShape image = {0, 0, 3};  ///< height 0: any size; see Model::set_image()
   StemShape stem;
   int stem_channels = 64;

@@ -12,16 +12,11 @@ import gzip
 import json
 import math
 import pathlib
-import sys
 import time
 
-try:
-    import torch
-    from torch import nn
-    from torch.nn import functional
-except ImportError as error:
-    print(f"skipped: {error}", file=sys.stderr)
-    sys.exit(77)
+from pytorch_training import peak_bytes, torch
+from torch import nn
+from torch.nn import functional
 
 
 class Block(nn.Module):
@@ -67,11 +62,6 @@ def load(directory, part, count):
     images = (pixels[:, None].float() / 255 - 0.286) / 0.353
     labels = read_idx(directory / f"{part}-labels-idx1-ubyte.gz")[:count].long()
     return images.contiguous(memory_format=torch.channels_last), labels
-
-
-def peak_bytes():
-    with open("/proc/self/status", encoding="ascii") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM:"))
 
 
 def rate_at(step, steps, arguments):

@@ -67,6 +67,29 @@ class Images(support.TestCase):
         return support.merged(
             deck, {name.replace("__", "."): keys for name, keys in sections.items()})
 
+    def check_probabilities(self, architecture, model, images, probabilities, rtol, atol):
+        """Those that transformers computes from the saved model, which it loads without remarks."""
+        python = python_with_transformers()
+        if python is None:
+            self.skipTest("no python3 here has transformers, PyTorch and h5py")
+        program = """
+import json, sys, numpy, torch, transformers
+model, info = getattr(transformers, sys.argv[1]).from_pretrained(
+    sys.argv[2], output_loading_info=True)
+assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+pixels = (torch.tensor(numpy.load(sys.argv[3])) / 255 - 0.5) / 0.5
+with torch.no_grad():
+    logits = model.double().eval()(pixels.double()[:, None]).logits
+print(json.dumps(logits.softmax(-1).tolist()))
+"""
+        np.save(self.place / "images.npy", images)
+        made = subprocess.run(
+            [python, "-c", program, architecture, model, self.place / "images.npy"],
+            capture_output=True, text=True, check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        np.testing.assert_allclose(probabilities, json.loads(made.stdout.splitlines()[-1]),
+                                   rtol=rtol, atol=atol)
+
     def test_stages_change_nothing(self):
         self.check_stages(lambda keys: self.deck(pipeline=keys))
 
@@ -158,25 +181,8 @@ class Images(support.TestCase):
         with h5py.File(both / "predictions.h5", "r") as file:
             np.testing.assert_array_equal(file["label"][()], [*[-1] * 33, *labels])
             np.testing.assert_array_equal(file["confusion"][()], confusion)
-        python = python_with_transformers()
-        if python is None:
-            self.skipTest("no python3 here has transformers, PyTorch and h5py")
-        program = """
-import json, sys, numpy, torch, transformers
-model, info = transformers.ViTForImageClassification.from_pretrained(
-    sys.argv[1], output_loading_info=True)
-assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
-pixels = (torch.tensor(numpy.load(sys.argv[2])) / 255 - 0.5) / 0.5
-with torch.no_grad():
-    logits = model.double().eval()(pixels.double()[:, None]).logits
-print(json.dumps(logits.softmax(-1).tolist()))
-"""
-        np.save(self.place / "images.npy", images)
-        made = subprocess.run([python, "-c", program, model, self.place / "images.npy"],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual(made.returncode, 0, made.stderr)
-        np.testing.assert_allclose(probabilities, json.loads(made.stdout.splitlines()[-1]),
-                                   rtol=1e-5, atol=1e-6)
+        self.check_probabilities("ViTForImageClassification", model, images, probabilities,
+                                 rtol=1e-5, atol=1e-6)
 
     def test_cifar(self):
         numbers = np.random.default_rng(3)
@@ -298,25 +304,8 @@ class Resnet(Images):
             probabilities = file["probabilities"][()]
         images, _ = images_and_labels(33, seed=2)
         self.assertEqual(len(probabilities), len(images))
-        python = python_with_transformers()
-        if python is None:
-            self.skipTest("no python3 here has transformers, PyTorch and h5py")
-        program = """
-import json, sys, numpy, torch, transformers
-model, info = transformers.ResNetForImageClassification.from_pretrained(
-    sys.argv[1], output_loading_info=True)
-assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
-pixels = (torch.tensor(numpy.load(sys.argv[2])) / 255 - 0.5) / 0.5
-with torch.no_grad():
-    logits = model.double().eval()(pixels.double()[:, None]).logits
-print(json.dumps(logits.softmax(-1).tolist()))
-"""
-        np.save(self.place / "images.npy", images)
-        made = subprocess.run([python, "-c", program, model, self.place / "images.npy"],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual(made.returncode, 0, made.stderr)
-        np.testing.assert_allclose(probabilities, json.loads(made.stdout.splitlines()[-1]),
-                                   rtol=1e-4, atol=1e-5)
+        self.check_probabilities("ResNetForImageClassification", model, images, probabilities,
+                                 rtol=1e-4, atol=1e-5)
 
     def test_any_size_of_images(self):
         """A directory of transformers does not name the size of the images."""

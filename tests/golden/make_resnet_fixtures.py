@@ -20,6 +20,7 @@ usage: make_resnet_fixtures.py [DIRECTORY]     with transformers 4
                                           the running ones are among the values after training
 """
 
+import functools
 import json
 import pathlib
 import shutil
@@ -28,12 +29,10 @@ import sys
 import h5py
 import torch
 import transformers
+from safetensors.torch import load_file
 
-from make_bert_fixtures import STEPS, WEIGHT_DECAY, write_adamw, write_gradients, write_training
-from make_gpt2_fixtures import write
-from make_vit_fixtures import MOMENTUM, SGD_RATE
+from make_vit_fixtures import random_batches, write_reference
 
-BATCH = 4
 SHAPES = {"model": (13, 17), "bottleneck": (22, 19), "cifar": (9, 7)}
 CIFAR_STEM = {"stem_kernel_size": 3, "stem_stride": 1, "stem_pooling": False}
 
@@ -71,22 +70,10 @@ def save_random(directory, seed, is_cifar, **shape):
 
 
 def load(directory):
-    from safetensors.torch import load_file
     config = transformers.ResNetConfig.from_pretrained(directory)
     model = network(config, directory.name == "cifar")
     model.load_state_dict(load_file(directory / "model.safetensors"))
     return model.double().train()
-
-
-def random_batches(generator, config, size):
-    """Labels depend on the pixels. Images are [B, H, W, C] of float32 values."""
-    batches = []
-    for _ in range(STEPS):
-        shape = (BATCH, *size, config.num_channels)
-        images = (64 * torch.randn(shape, generator=generator)).round() / 64  # write() keeps them
-        labels = (images.sum((1, 2, 3)) * 3).long() % config.num_labels
-        batches.append((images, labels))
-    return batches
 
 
 def run(model, batch):
@@ -119,16 +106,8 @@ def main():
         for name, size in SHAPES.items():
             model = load(directory / name)
             batches = random_batches(generator, model.config, size)
-            group = file.create_group(name)
-            write(group, "images", torch.stack([images for images, _ in batches]).numpy())
-            write(group, "labels", torch.stack([labels for _, labels in batches]).numpy())
-            write_gradients(group, model, batches[0], run)
-            write_adamw(group, load(directory / name), batches, run)
-            trained = load(directory / name)
-            sgd = torch.optim.SGD(trained.parameters(), lr=SGD_RATE, momentum=MOMENTUM,
-                                  weight_decay=WEIGHT_DECAY)
-            write_training(group, "sgd", trained, batches, run, sgd, learning_rate=SGD_RATE,
-                           momentum=MOMENTUM)
+            write_reference(file.create_group(name), functools.partial(load, directory / name),
+                            batches, run)
 
 
 if __name__ == "__main__":

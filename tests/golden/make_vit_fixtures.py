@@ -15,6 +15,7 @@ usage: make_vit_fixtures.py [DIRECTORY]     with transformers 4, whose parameter
   sgd/...                                 as training, with SGD; all parameters decay
 """
 
+import functools
 import pathlib
 import shutil
 import sys
@@ -56,13 +57,11 @@ def load(directory):
     return model.double().train()
 
 
-def random_batches(generator, config):
+def random_batches(generator, config, size):
     """Labels depend on the pixels. Images are [B, H, W, C] of float32 values."""
-    size = config.image_size
-    height, width = (size, size) if isinstance(size, int) else size
     batches = []
     for _ in range(STEPS):
-        shape = (BATCH, height, width, config.num_channels)
+        shape = (BATCH, *size, config.num_channels)
         images = (64 * torch.randn(shape, generator=generator)).round() / 64  # write() keeps them
         labels = (images.sum((1, 2, 3)) * 3).long() % config.num_labels
         batches.append((images, labels))
@@ -73,6 +72,19 @@ def run(model, batch):
     images, labels = batch
     logits = model(images.double().permute(0, 3, 1, 2)).logits
     return logits, torch.nn.functional.cross_entropy(logits, labels)
+
+
+def write_reference(group, load_model, batches, compute):
+    """The batches, and what a new model of load_model() computes with them."""
+    write(group, "images", torch.stack([images for images, _ in batches]).numpy())
+    write(group, "labels", torch.stack([labels for _, labels in batches]).numpy())
+    write_gradients(group, load_model(), batches[0], compute)
+    write_adamw(group, load_model(), batches, compute)
+    trained = load_model()
+    sgd = torch.optim.SGD(trained.parameters(), lr=SGD_RATE, momentum=MOMENTUM,
+                          weight_decay=WEIGHT_DECAY)
+    write_training(group, "sgd", trained, batches, compute, sgd, learning_rate=SGD_RATE,
+                   momentum=MOMENTUM)
 
 
 def main():
@@ -93,17 +105,11 @@ def main():
     with h5py.File(directory / "golden.h5", "w", libver=("v110", "v110")) as file:
         for name, model in models.items():
             model.save_pretrained(directory / name)
-            batches = random_batches(generator, model.config)
-            group = file.create_group(name)
-            write(group, "images", torch.stack([images for images, _ in batches]).numpy())
-            write(group, "labels", torch.stack([labels for _, labels in batches]).numpy())
-            write_gradients(group, load(directory / name), batches[0], run)
-            write_adamw(group, load(directory / name), batches, run)
-            trained = load(directory / name)
-            sgd = torch.optim.SGD(trained.parameters(), lr=SGD_RATE, momentum=MOMENTUM,
-                                  weight_decay=WEIGHT_DECAY)
-            write_training(group, "sgd", trained, batches, run, sgd, learning_rate=SGD_RATE,
-                           momentum=MOMENTUM)
+            size = model.config.image_size
+            batches = random_batches(generator, model.config,
+                                     (size, size) if isinstance(size, int) else size)
+            write_reference(file.create_group(name), functools.partial(load, directory / name),
+                            batches, run)
 
 
 if __name__ == "__main__":

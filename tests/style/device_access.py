@@ -4,7 +4,7 @@ through std:: algorithms on its pointer. Where host and device share memory, as 
 works; elsewhere it ends the program.
 
 Device Views are known by the names of their types. Kernels are what follows DELTAPIPE_LAMBDA,
-KOKKOS_FUNCTION and the like.
+KOKKOS_FUNCTION and the like. Kernels begin with DELTAPIPE_LAMBDA, not with KOKKOS_LAMBDA.
 """
 
 import re

@@ -18,6 +18,7 @@
 
 #include "core/base/error.hpp"
 #include "models/blocks/block_stage.hpp"
+#include "models/config_file.hpp"
 #include "models/optimizer.hpp"
 #include "models/weights.hpp"
 #include "support/device_values.hpp"
@@ -133,6 +134,20 @@ class GoldenClassifier {
   int classes_;
   std::unique_ptr<Optimizer<Real>> optimizer_;
 };
+
+/// Returns the message with which Config refuses the config.json of `directory` with these changes;
+/// empty: it accepts it.
+template <class Config>
+std::string refusal_of(const std::string& directory, const char* patch) {
+  Json json = read_config_file(directory).json;
+  json.merge_patch(Json::parse(patch));
+  try {
+    Config::read({"d", "d/config.json", json});
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
 
 inline std::vector<double> softmax(const std::vector<double>& logits, std::size_t classes) {
   std::vector<double> p;

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/base/parallel/kernel.hpp"
+#include "core/kernels/add_values.hpp"
 #include "core/kernels/convolution/im2col.hpp"
 #include "core/kernels/convolution/onednn_convolution.hpp"
 
@@ -18,17 +19,6 @@ constexpr std::size_t kPatchElements = kHostExecution ? std::size_t{1} << 18 : s
 template <class Real>
 bool uses_onednn() {
   return std::is_same_v<Real, float> && onednn::has_convolutions();
-}
-
-/// y += x
-template <class Real>
-void add_values(const ExecSpace& exec, const VectorRef<const Real>& x, const VectorRef<Real>& y) {
-  for_tiles(
-      "deltapipe::Convolution::add", exec, static_cast<std::int64_t>(x.extent(0)),
-      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
-        DELTAPIPE_INDEPENDENT_ITERATIONS
-        for (std::int64_t i = first; i < end; ++i) y(i) += x(i);
-      });
 }
 
 /// Returns the number of images whose patches are in memory at a time.
@@ -55,10 +45,10 @@ int images_of(const ConvolutionShape& shape, const Matrix& x_NC) {
 }
 
 template <class Real>
-MatrixRef<const Real> input_rows(const ConvolutionShape& shape, const MatrixRef<const Real>& x,
-                                 int first, int count) {
-  return rows_of<const Real>(x, static_cast<std::size_t>(first) * shape.input_rows(),
-                             static_cast<std::size_t>(count) * shape.input_rows());
+MatrixRef<Real> input_rows(const ConvolutionShape& shape, const MatrixRef<Real>& x, int first,
+                           int count) {
+  return rows_of<Real>(x, static_cast<std::size_t>(first) * shape.input_rows(),
+                       static_cast<std::size_t>(count) * shape.input_rows());
 }
 
 template <class Real>
@@ -73,7 +63,7 @@ template <class Real>
 MatrixRef<const Real> patches(const ExecSpace& exec, const ConvolutionShape& shape,
                               const MatrixRef<const Real>& x_NC, int first, int count,
                               const ConvolutionWorkspace<Real>& workspace) {
-  const MatrixRef<const Real> images = input_rows(shape, x_NC, first, count);
+  const MatrixRef<const Real> images = input_rows<const Real>(shape, x_NC, first, count);
   if (shape.is_pointwise()) return images;
   const MatrixRef<Real> made = workspace.patches_MF(shape, count);
   im2col<Real>(exec, shape, images, made);
@@ -147,21 +137,19 @@ void convolution_input_gradient(const ExecSpace& exec, const ConvolutionShape& s
   if constexpr (std::is_same_v<Real, float>)
     if (onednn::has_convolutions()) {
       const VectorRef<float> all(dx_NC.data(), dx_NC.size());
+      const int images = images_of(shape, dx_NC);
       const VectorRef<float> made =
-          add ? VectorRef<float>(workspace.memory().data(), dx_NC.size()) : all;
+          add ? VectorRef<float>(workspace.gradient_NC(shape, images).data(), dx_NC.size()) : all;
       as_kernel("deltapipe::Convolution::inputGradient", exec, [&] {
-        onednn::convolve_back(shape, images_of(shape, dx_NC), dy_NO.data(), weight.data(),
-                              made.data());
+        onednn::convolve_back(shape, images, dy_NO.data(), weight.data(), made.data());
       });
-      if (add) add_values<float>(exec, made, all);
+      if (add) add_values<float>("deltapipe::Convolution::add", exec, made, all);
       return;
     }
   const MatrixRef<const Real> w_OF = weight_rows(exec, shape, weight, workspace);
   for_images(shape, images_of(shape, dx_NC), [&](int first, int count) {
     const MatrixRef<const Real> dy = output_rows<const Real>(shape, dy_NO, first, count);
-    const MatrixRef<Real> dx =
-        rows_of<Real>(dx_NC, static_cast<std::size_t>(first) * shape.input_rows(),
-                      static_cast<std::size_t>(count) * shape.input_rows());
+    const MatrixRef<Real> dx = input_rows<Real>(shape, dx_NC, first, count);
     if (shape.is_pointwise()) {
       workspace.gemm()(exec, Transpose::no, Transpose::no, dy, w_OF, Real(add ? 1 : 0), dx);
       return;
@@ -188,7 +176,7 @@ void convolution_weight_gradient(const ExecSpace& exec, const ConvolutionShape& 
         onednn::convolve_weights(shape, images_of(shape, x_NC), x_NC.data(), dy_NO.data(),
                                  made.data());
       });
-      if (accumulate) add_values<float>(exec, made, gradient);
+      if (accumulate) add_values<float>("deltapipe::Convolution::add", exec, made, gradient);
       return;
     }
   const bool is_separate = shape.kernel > 1;

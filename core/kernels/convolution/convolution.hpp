@@ -29,9 +29,12 @@ class ConvolutionWorkspace {
                        std::size_t weight_elements, const ViewAllocator& memory);
 
   const RealGemm& gemm() const { return gemm_; }
-  const Vector<Real>& memory() const { return patches_; }
   MatrixRef<Real> patches_MF(const ConvolutionShape& shape, int images) const {
     return part(patches_, images * shape.output_rows(), shape.patch_values());
+  }
+  /// Returns an input's gradient that is added to another one. Shares memory with the patches.
+  MatrixRef<Real> gradient_NC(const ConvolutionShape& shape, int images) const {
+    return part(patches_, images * shape.input_rows(), shape.input.channels);
   }
   MatrixRef<Real> weight_OF(const ConvolutionShape& shape) const {
     return part(weight_, shape.outputs, shape.patch_values());

@@ -8,27 +8,14 @@
 #include <cstddef>
 
 #include "core/base/parallel/row.hpp"
-#include "core/kernels/convolution/convolution_shape.hpp"
+#include "core/kernels/convolution/windows.hpp"
 
 namespace deltapipe {
 
 namespace im2col_kernels {
 
-/// Geometry of a convolution, and the functions of its pixels. nvcc requires that lambdas with
-/// branches for hosts and devices capture one object.
-struct Geometry {
-  int height, width, channels, kernel, stride, padding;
-  int down, across;  ///< height and width of the output
-
-  explicit Geometry(const ConvolutionShape& shape)
-      : height(shape.input.height),
-        width(shape.input.width),
-        channels(shape.input.channels),
-        kernel(shape.kernel),
-        stride(shape.stride),
-        padding(shape.padding),
-        down(shape.output().height),
-        across(shape.output().width) {}
+struct Geometry : Windows {
+  using Windows::Windows;
 
   /// Copies the values under the kernel at one place of an image's output.
   template <class Real, class Member>
@@ -67,11 +54,7 @@ struct Geometry {
   KOKKOS_FORCEINLINE_FUNCTION void sum_gradients(const Member& team, const Real* patches, int pixel,
                                                  bool add, Real* dx) const {
     const int y = pixel / width + padding, x = pixel % width + padding;
-    // Places are i with i * stride <= y < i * stride + kernel.
-    const int top = y < kernel ? 0 : (y - kernel) / stride + 1;
-    const int bottom = y / stride < down - 1 ? y / stride : down - 1;
-    const int left = x < kernel ? 0 : (x - kernel) / stride + 1;
-    const int right = x / stride < across - 1 ? x / stride : across - 1;
+    const WindowRange at = covering(y, x);
     const std::size_t values = static_cast<std::size_t>(kernel) * kernel * channels;
     const auto gradients = [&](int i, int j) {
       return patches + (static_cast<std::size_t>(i) * across + j) * values +
@@ -79,16 +62,16 @@ struct Geometry {
     };
     if constexpr (kHostExecution) {
       if (!add) row_for(team, channels, [&](int c) { dx[c] = 0; });
-      for (int i = top; i <= bottom; ++i)
-        for (int j = left; j <= right; ++j) {
+      for (int i = at.top; i <= at.bottom; ++i)
+        for (int j = at.left; j <= at.right; ++j) {
           const Real* const from = gradients(i, j);
           row_for(team, channels, [&](int c) { dx[c] += from[c]; });
         }
     } else {
       row_for(team, channels, [&](int c) {
         Real sum = add ? dx[c] : Real(0);
-        for (int i = top; i <= bottom; ++i)
-          for (int j = left; j <= right; ++j) sum += gradients(i, j)[c];
+        for (int i = at.top; i <= at.bottom; ++i)
+          for (int j = at.left; j <= at.right; ++j) sum += gradients(i, j)[c];
         dx[c] = sum;
       });
     }

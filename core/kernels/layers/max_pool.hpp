@@ -7,25 +7,14 @@
 #include <cstddef>
 
 #include "core/base/parallel/row.hpp"
-#include "core/kernels/convolution/convolution_shape.hpp"
+#include "core/kernels/convolution/windows.hpp"
 
 namespace deltapipe {
 
 namespace max_pool_kernels {
 
-struct Window {
-  int height, width, channels, kernel, stride, padding;
-  int down, across;  ///< height and width of the output
-
-  explicit Window(const ConvolutionShape& shape)
-      : height(shape.input.height),
-        width(shape.input.width),
-        channels(shape.input.channels),
-        kernel(shape.kernel),
-        stride(shape.stride),
-        padding(shape.padding),
-        down(shape.output().height),
-        across(shape.output().width) {}
+struct Maxima : Windows {
+  using Windows::Windows;
 
   /// Returns the pixel with the largest value of channel c at one place of an image's output.
   template <class Real>
@@ -51,7 +40,7 @@ struct Window {
 template <class Real>
 void max_pool(const ExecSpace& exec, const ConvolutionShape& shape,
               const MatrixRef<const Real>& x_NC, const MatrixRef<Real>& y_MC) {
-  const max_pool_kernels::Window window(shape);
+  const max_pool_kernels::Maxima window(shape);
   const int places = shape.output_rows();
   const std::size_t values = shape.input.values();
   for_rows(
@@ -71,7 +60,7 @@ template <class Real>
 void max_pool_backward(const ExecSpace& exec, const ConvolutionShape& shape,
                        const MatrixRef<const Real>& x_NC, const MatrixRef<const Real>& dy_MC,
                        const MatrixRef<Real>& dx_NC) {
-  const max_pool_kernels::Window window(shape);
+  const max_pool_kernels::Maxima window(shape);
   const int pixels = shape.input_rows(), places = shape.output_rows();
   const std::size_t values = shape.input.values();
   for_rows(
@@ -79,17 +68,12 @@ void max_pool_backward(const ExecSpace& exec, const ConvolutionShape& shape,
       DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank(), image_index = n / pixels, pixel = n % pixels;
         const Real* const image = x_NC.data() + image_index * values;
-        const int y = pixel / window.width + window.padding;
-        const int x = pixel % window.width + window.padding;
-        const int kernel = window.kernel, stride = window.stride;
-        const int top = y < kernel ? 0 : (y - kernel) / stride + 1;
-        const int bottom = y / stride < window.down - 1 ? y / stride : window.down - 1;
-        const int left = x < kernel ? 0 : (x - kernel) / stride + 1;
-        const int right = x / stride < window.across - 1 ? x / stride : window.across - 1;
+        const WindowRange at = window.covering(pixel / window.width + window.padding,
+                                               pixel % window.width + window.padding);
         row_for(team, window.channels, [&](int c) {
           Real sum = 0;
-          for (int i = top; i <= bottom; ++i)
-            for (int j = left; j <= right; ++j)
+          for (int i = at.top; i <= at.bottom; ++i)
+            for (int j = at.left; j <= at.right; ++j)
               if (window.largest(image, i, j, c) == pixel)
                 sum += dy_MC(image_index * places + i * window.across + j, c);
           dx_NC(n, c) = sum;

@@ -96,14 +96,7 @@ TEST_CASE("A ResNet's configuration is read and checked", "[models][resnet]") {
   CHECK(read_config("model").stem == kImagenetStem);
   CHECK(read_config("model").blocks() == 3);
   const auto message = [](const char* patch) {
-    Json json = read_config_file(kFixtures + "/model").json;
-    json.merge_patch(Json::parse(patch));
-    try {
-      ResnetConfig::read({"d", "d/config.json", json});
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return refusal_of<ResnetConfig>(kFixtures + "/model", patch);
   };
   using Catch::Matchers::Contains;
   CHECK(message("{}").empty());

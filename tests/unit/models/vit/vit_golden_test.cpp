@@ -84,14 +84,7 @@ TEST_CASE("A ViT's configuration is read and checked", "[models][vit]") {
   CHECK(read_config("wide").image == ImageShape{6, 9, 1});
   CHECK(read_config("wide").tokens() == 7);
   const auto message = [](const char* patch) {
-    Json json = read_config_file(kFixtures + "/model").json;
-    json.merge_patch(Json::parse(patch));
-    try {
-      VitConfig::read({"d", "d/config.json", json});
-    } catch (const UserError& error) {
-      return std::string(error.what());
-    }
-    return std::string();
+    return refusal_of<VitConfig>(kFixtures + "/model", patch);
   };
   using Catch::Matchers::Contains;
   CHECK(message("{}").empty());
