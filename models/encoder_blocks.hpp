@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "models/blocks/post_norm_block.hpp"
 #include "models/blocks/residual_branches.hpp"
 #include "models/encoder_config.hpp"
 
@@ -32,6 +34,12 @@ inline MlpOptions encoder_mlp(const EncoderConfig& config, std::uint32_t site) {
           .epsilon = config.layer_norm_epsilon,
           .dropout = config.hidden_dropout,
           .dropout_site = site + 2};
+}
+/// Names of BERT's layers in the block `layer`, which ends with ".".
+inline PostNormNames post_norm_names(const std::string& layer) {
+  return {layer + "attention.output.dense",
+          layer + "attention.output.LayerNorm",
+          {layer + "output.LayerNorm", layer + "intermediate.dense", layer + "output.dense"}};
 }
 
 }  // namespace deltapipe

@@ -5,6 +5,7 @@
 #include "core/base/error.hpp"
 #include "models/bert/bert_model.hpp"
 #include "models/config_file.hpp"
+#include "models/deberta/deberta_model.hpp"
 #include "models/gpt2/gpt2_model.hpp"
 #include "models/model.hpp"
 #include "models/resnet/resnet_model.hpp"
@@ -17,6 +18,7 @@ namespace {
 constexpr std::array kModelTypes = {
     ModelType{"gpt2", load_gpt2, create_gpt2},
     ModelType{"bert", load_bert, create_bert},
+    ModelType{"deberta-v2", load_deberta, create_deberta},
     ModelType{"vit", load_vit, create_vit},
     ModelType{"resnet", load_resnet, create_resnet},
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/bert/bert_stage.hpp"
 
-#include "models/bert/bert_embedding.hpp"
 #include "models/blocks/classification_head.hpp"
+#include "models/blocks/encoder_embedding.hpp"
 #include "models/blocks/post_norm_block.hpp"
 #include "models/encoder_blocks.hpp"
 
@@ -18,13 +18,12 @@ std::unique_ptr<Block<Real>> make_block(const BertConfig& config, int block, int
                                         ParameterArena<Real>& parameters) {
   const std::string layer = "encoder.layer." + std::to_string(block) + ".";
   const std::uint32_t site = kFirstBlockSite + block * kEncoderSitesABlock;
+  const AttentionOptions options = encoder_attention(config, site);
   return std::make_unique<PostNormBlock<Real>>(
       parameters,
-      AttentionNames{layer + "attention.output.LayerNorm", layer + "attention.self.qkv",
-                     layer + "attention.output.dense"},
-      encoder_attention(config, site),
-      MlpNames{layer + "output.LayerNorm", layer + "intermediate.dense", layer + "output.dense"},
-      encoder_mlp(config, site), bucket);
+      std::make_unique<DotProductAttention<Real>>(parameters, layer + "attention.self.qkv", options,
+                                                  bucket),
+      post_norm_names(layer), options, encoder_mlp(config, site), bucket);
 }
 
 /// Declares the parameters and returns what the stage consists of.
@@ -44,12 +43,14 @@ StageParts<Real> make_parts(const BertConfig& config, const StagePart& part,
     const int segments = parameters.add(name + "token_type_embeddings.weight",
                                         {std::uint64_t(config.segments), C}, true, bucket);
     const NormLayer<Real> norm(parameters, name + "LayerNorm", C, config.layer_norm_epsilon,
-                               bucket++);
+                               bucket);
     const auto tokens = std::make_shared<TokenTable<Real>>(
         parameters, name + "word_embeddings.weight", config.vocabulary, channels, false);
-    tokens->declare(bucket++);
-    parts.first = std::make_unique<BertEmbedding<Real>>(
-        parameters, positions, segments, norm, tokens, config.embedding_dropout, kEmbeddingSite);
+    tokens->declare(bucket + 1);
+    parts.first = std::make_unique<EncoderEmbedding<Real>>(
+        parameters, EmbeddingTables{positions, segments}, norm, tokens, config.embedding_dropout,
+        kEmbeddingSite, bucket);
+    bucket += 2;
     parts.token_embedding = tokens;
   }
   for (int i = 0; i < part.blocks; ++i, ++bucket)

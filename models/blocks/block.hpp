@@ -19,6 +19,7 @@ struct SavedTensor {
   int columns;
   /// Rows for each sample; 0: those of the block's input or output, whichever has more.
   int rows_of_sample = 0;
+  int rows_of_batch = 0;  ///< rows, whatever the samples; 0: as above
   bool operator==(const SavedTensor&) const = default;
 };
 using SavedTensors = std::vector<SavedTensor>;

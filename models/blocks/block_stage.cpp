@@ -128,9 +128,12 @@ void BlockStage<Real>::reserve_saved(const StageCapacity& capacity, const ViewAl
   const auto allocate = [&](const SavedTensors& tensors, int rows) {
     Tensors made;
     for (const SavedTensor& t : tensors)
-      made.push_back(memory.uninitialized<Matrix<Real>>(
-          MemoryUse::activations, t.label,
-          t.rows_of_sample > 0 ? capacity.samples * t.rows_of_sample : rows, t.columns));
+      made.push_back(memory.uninitialized<Matrix<Real>>(MemoryUse::activations, t.label,
+                                                        t.rows_of_batch > 0 ? t.rows_of_batch
+                                                        : t.rows_of_sample > 0
+                                                            ? capacity.samples * t.rows_of_sample
+                                                            : rows,
+                                                        t.columns));
     return made;
   };
   struct Shared {

@@ -67,6 +67,8 @@ void ClassificationHead<Real>::reserve(const StageCapacity& capacity, const View
     rstd_B_ = vector("deltapipe::ClassificationHead::rstd");
   }
   if (dense_) hidden_BC_ = matrix("deltapipe::ClassificationHead::hidden", options_.channels);
+  if (options_.activation)
+    activated_BC_ = matrix("deltapipe::ClassificationHead::activated", options_.channels);
   dropped_BC_ = matrix("deltapipe::ClassificationHead::dropped", options_.channels);
   if (capacity.training)
     gradient_BC_ = matrix("deltapipe::ClassificationHead::gradient", options_.channels);
@@ -107,6 +109,12 @@ MatrixRef<Real> ClassificationHead<Real>::hidden(const ExecSpace& exec, const Ma
   if (!dense_) return pooled;
   const MatrixRef<Real> hidden = narrow(hidden_BC_, pooled.extent_int(0), options_.channels);
   dense_->forward(exec, w.products.input(exec, pooled), hidden, w);
+  if (options_.activation) {
+    const MatrixRef<Real> activated =
+        narrow(activated_BC_, pooled.extent_int(0), options_.channels);
+    activation_forward<Real>(exec, *options_.activation, hidden, activated);
+    return activated;
+  }
   tanh_forward<Real>(exec, hidden);
   return hidden;
 }
@@ -163,7 +171,12 @@ void ClassificationHead<Real>::backward(const BlockPass<Real>& pass,
     apply_dropout<Real>(exec, dropout_of_samples(pass.batch, options_), gradient, gradient);
   MatrixRef<Real> dpooled = gradient;
   if (dense_) {
-    tanh_backward<Real>(exec, narrow(hidden_BC_, samples, options_.channels), gradient);
+    const MatrixRef<Real> hidden = narrow(hidden_BC_, samples, options_.channels);
+    if (options_.activation)
+      activation_backward<Real>(exec, *options_.activation, hidden, gradient,
+                                narrow(activated_BC_, samples, options_.channels));
+    else
+      tanh_backward<Real>(exec, hidden, gradient);
     const Operand<Real> gradient_operand = w.products.gradient(exec, gradient);
     const MatrixRef<Real> input = norm_ ? narrow(normal_BC_, samples, options_.channels) : pooled;
     dense_->parameter_gradient(exec, w.products.input(exec, input), gradient_operand, accumulate,

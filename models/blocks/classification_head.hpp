@@ -24,15 +24,17 @@ struct ClassificationOptions {
   int channels = 0;  ///< C
   int classes = 0;   ///< V
   Pooling pooling = Pooling::first;
+  /// After the dense layer; without it, tanh.
+  std::optional<Activation> activation = {};
   double epsilon = 1e-5;  ///< of the norm
   WeightLayout layout = WeightLayout::inputs_outputs;
   double dropout = 0;
   std::uint32_t dropout_site = 0;
 };
 
-/// logits = dropout(tanh(dense(norm(pooled x)))) W + b with the softmax cross entropy of
-/// Field::label. The norm is optional, and so is the dense layer with its tanh. The end for the
-/// task "classification".
+/// logits = dropout(activation(dense(norm(pooled x)))) W + b with the softmax cross entropy of
+/// Field::label. The norm is optional, and so is the dense layer with its activation. The end for
+/// the task "classification".
 template <class Real>
 class ClassificationHead final : public LastEnd<Real> {
  public:
@@ -73,7 +75,8 @@ class ClassificationHead final : public LastEnd<Real> {
   LinearLayer<Real> output_;
   int bucket_;
   std::size_t batch_samples_ = 0;  ///< samples reserved for a micro-batch
-  Matrix<Real> pooled_BC_, normal_BC_, hidden_BC_, dropped_BC_, gradient_BC_, logits_BV_;
+  Matrix<Real> pooled_BC_, normal_BC_, hidden_BC_, activated_BC_, dropped_BC_, gradient_BC_,
+      logits_BV_;
   Vector<Real> mean_B_, rstd_B_, score_;
 };
 

@@ -2,17 +2,26 @@
 // Transformer block that normalises after each residual sum, as BERT (arXiv 1810.04805).
 #pragma once
 
+#include <memory>
+
 #include "models/blocks/residual_branches.hpp"
+#include "models/blocks/self_attention.hpp"
 
 namespace deltapipe {
 
-/// a = x + dropout(attention(x)), h = norm1(a), b = h + dropout(MLP(h)), y = norm2(b). Tokens see
-/// all valid tokens of their sample.
+/// Names of the layers after the attention, without ".weight" and ".bias".
+struct PostNormNames {
+  std::string out, attention_norm;
+  MlpNames mlp;
+};
+
+/// a = x + dropout(attention(x) W + b), h = norm1(a), b = h + dropout(MLP(h)), y = norm2(b).
 template <class Real>
 class PostNormBlock final : public Block<Real> {
  public:
-  PostNormBlock(ParameterArena<Real>& parameters, const AttentionNames& attention_names,
-                const AttentionOptions& attention, const MlpNames& mlp_names, const MlpOptions& mlp,
+  /// `attention` has declared its parameters, of the same bucket. `options` are its own.
+  PostNormBlock(ParameterArena<Real>& parameters, std::unique_ptr<SelfAttention<Real>> attention,
+                const PostNormNames& names, const AttentionOptions& options, const MlpOptions& mlp,
                 int bucket);
 
   bool in_place() const override { return true; }
@@ -28,11 +37,18 @@ class PostNormBlock final : public Block<Real> {
                            bool accumulate) const override;
 
  private:
-  AttentionShape shape(int samples, int tokens) const {
-    return {samples, tokens, attention_.heads, attention_.channels / attention_.heads, false};
+  /// Matrices of saved() and postponed() after the attention's.
+  enum Saved { kAttention, kSum1, kMean1, kRstd1, kHidden, kSum2, kMean2, kRstd2 };
+  enum Postponed { kOutGradient, kHiddenGradient, kDownGradient };
+
+  const Matrix<Real>& saved(const BlockPass<Real>& pass, Saved tensor) const {
+    return pass.saved[attention_saved_ + tensor];
+  }
+  const Matrix<Real>& postponed(const BlockPass<Real>& pass, Postponed tensor) const {
+    return pass.postponed[attention_postponed_ + tensor];
   }
   bool trains_linear() const {
-    return qkv_.trained() || out_.trained() || up_.trained() || down_.trained();
+    return attention_->trains_linear() || out_.trained() || up_.trained() || down_.trained();
   }
   /// Turns the gradient of y into that of a.
   void backward_mlp(const BlockPass<Real>& pass, const MatrixRef<Real>& gradient,
@@ -44,9 +60,11 @@ class PostNormBlock final : public Block<Real> {
   MatrixRef<Real> branch_gradient(const BlockPass<Real>& pass, double dropout, std::uint32_t site,
                                   const MatrixRef<Real>& gradient) const;
 
-  AttentionOptions attention_;
+  std::unique_ptr<SelfAttention<Real>> attention_;
+  std::size_t attention_saved_, attention_postponed_;
+  AttentionOptions options_;
   MlpOptions mlp_;
-  LinearLayer<Real> qkv_, out_;
+  LinearLayer<Real> out_;
   NormLayer<Real> norm1_;
   LinearLayer<Real> up_, down_;
   NormLayer<Real> norm2_;

@@ -113,12 +113,15 @@ void Workspace<Real>::reserve(const WorkspaceSize& size, const StageCapacity& ca
           MemoryUse::workspace, "deltapipe::Workspace::columnSums", size.column_sums);
   }
   const bool in_bf16 = std::is_same_v<Real, float> && capacity.products == ProductPrecision::bf16;
-  const bool convolves = size.images.channels > 0;  // in bf16 as well with products of fp32
+  const bool convolves = size.images.channels > 0;
+  const bool is_relative = size.relative.shape.heads > 0;
   RealGemm gemm;
-  if (!in_bf16 || convolves)
+  // Convolutions and disentangled attention have products of fp32 in bf16 as well.
+  if (!in_bf16 || convolves || is_relative)
     gemm = RealGemm(memory, capacity.products == ProductPrecision::tf32 ? ProductPrecision::tf32
                                                                         : ProductPrecision::fp32);
   if (convolves) images.reserve(size.images, gemm, capacity.training, as_on_device, memory);
+  if (is_relative) relative.reserve(size.relative, gemm, capacity.training, as_on_device, memory);
   if (!in_bf16) {
     products = Products<Real>(gemm);
     attention.reserve_products(gemm);

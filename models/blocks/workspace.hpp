@@ -10,6 +10,7 @@
 #include "core/kernels/layers/linear.hpp"
 #include "core/stage/stage.hpp"
 #include "models/blocks/image_workspace.hpp"
+#include "models/blocks/relative_workspace.hpp"
 
 namespace deltapipe {
 
@@ -22,6 +23,7 @@ struct WorkspaceSize {
   std::size_t gradient_elements = 0;        ///< largest gradient that is rounded, beside `wide`
   AttentionShape attention = {0, 0, 0, 0};  ///< heads 0: no attention
   ImageWorkspaceSize images = {};
+  RelativeWorkspaceSize relative = {};
 
   /// Raises the sizes to `of_rows` rows of these widths.
   void raise(int of_rows, int channels, int wide_channels) {
@@ -82,6 +84,7 @@ struct Workspace {
   Vector<Real> column_sums;         ///< sums of parts of the rows; empty on hosts
   StageAttention<Real> attention;
   ImageWorkspace<Real> images;
+  RelativeWorkspace<Real> relative;
 
   void reserve(const WorkspaceSize& size, const StageCapacity& capacity, bool as_on_device,
                const ViewAllocator& memory);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Text classification from decks: labelled texts through a BERT, training, restart, evaluation and
-predictions."""
+"""Text classification from decks: labelled texts through a BERT and a DeBERTa, training, restart,
+evaluation and predictions."""
 
 import csv
 import json
@@ -38,7 +38,11 @@ def write_csv(path, table, header=("first", "second", "kind")):
     return path
 
 
-class LabelledTexts(support.TestCase):
+class Texts(support.TestCase):
+    """The data and the deck of the tests below."""
+
+    TYPE = "bert"
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -49,7 +53,7 @@ class LabelledTexts(support.TestCase):
     @classmethod
     def deck(cls, **sections):
         deck = {
-            "model.new": {"type": "bert", "n_layer": LAYERS, "n_embd": 32, "n_head": 2,
+            "model.new": {"type": cls.TYPE, "n_layer": LAYERS, "n_embd": 32, "n_head": 2,
                           "n_positions": TOKENS},
             "tokenizer": {"train_vocabulary": 300},
             "data": {"kind": "labelled_text", "train": [str(cls.data)],
@@ -62,6 +66,55 @@ class LabelledTexts(support.TestCase):
         return support.merged(
             deck, {name.replace("__", "."): keys for name, keys in sections.items()})
 
+    def predictions(self, output):
+        with h5py.File(output / "predictions.h5", "r") as file:
+            classes = [str(name) for name in file.attrs["classes"]]
+            return classes, {name: data[()] for name, data in file.items()}
+
+    def check_transformers(self):
+        python = python_with_transformers()
+        if python is None:
+            self.skipTest("no python3 here has transformers, PyTorch and h5py")
+        self.train(self.deck(training={"steps": 25}), "saved", 1)
+        model = self.output("saved") / "model"
+        deck = self.deck_file(self.deck(model={"path": str(model)}, tokenizer={"train_vocabulary": 0}))
+        output = self.output("saved-predictions")
+        self.succeed(["predict", deck, f"output.directory={output}"])
+        program = """
+import csv, json, sys, torch, transformers
+directory, table, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
+tokenizer = transformers.GPT2TokenizerFast.from_pretrained(directory)
+model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
+    directory, output_loading_info=True)
+assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+model = model.double().eval()
+end = tokenizer.eos_token_id
+result = []
+for first, second, _ in list(csv.reader(open(table, newline="")))[1:]:
+    both = tokenizer(first, second, truncation="longest_first", max_length=length - 3,
+                     return_token_type_ids=True)
+    a = tokenizer(first)["input_ids"]
+    ids, count = both["input_ids"], len(both["input_ids"])
+    kept = next(n for n in range(count, -1, -1) if ids[:n] == a[:n])
+    while kept > len(a): kept -= 1
+    first_ids, second_ids = ids[:kept], ids[kept:]
+    tokens = [end, *first_ids, end, *second_ids, end]
+    segments = [0] * (len(first_ids) + 2) + [1] * (len(second_ids) + 1)
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens]), token_type_ids=torch.tensor([segments])).logits
+    result.append(logits.softmax(-1)[0].tolist())
+print(json.dumps([result, model.config.id2label]))
+"""
+        made = subprocess.run([python, "-c", program, model, self.validation, str(TOKENS)],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        probabilities, names = json.loads(made.stdout.splitlines()[-1])
+        classes, tables = self.predictions(output)
+        self.assertEqual(list(names.values()), classes)
+        np.testing.assert_allclose(tables["probabilities"], probabilities, rtol=1e-5, atol=1e-6)
+
+
+class LabelledTexts(Texts):
     def test_stages_change_nothing(self):
         self.check_stages(lambda keys: self.deck(pipeline=keys))
 
@@ -89,11 +142,6 @@ class LabelledTexts(support.TestCase):
         deck = self.deck(pipeline={"stages": 2, "replicas": 2}, training={"steps": 120})
         run = self.train(deck, "replicas", 4)
         self.assertLess(run.losses[-10:].mean(), 0.8 * run.losses[:10].mean())
-
-    def predictions(self, output):
-        with h5py.File(output / "predictions.h5", "r") as file:
-            classes = [str(name) for name in file.attrs["classes"]]
-            return classes, {name: data[()] for name, data in file.items()}
 
     def test_predictions(self):
         self.train(self.deck(training={"steps": 40}), "model", 1)
@@ -158,46 +206,7 @@ class LabelledTexts(support.TestCase):
             self.assertEqual({line["label"] for line in csv.DictReader(file)}, {""})
 
     def test_transformers_give_the_same_probabilities(self):
-        python = python_with_transformers()
-        if python is None:
-            self.skipTest("no python3 here has transformers, PyTorch and h5py")
-        self.train(self.deck(training={"steps": 25}), "saved", 1)
-        model = self.output("saved") / "model"
-        deck = self.deck_file(self.deck(model={"path": str(model)}, tokenizer={"train_vocabulary": 0}))
-        output = self.output("saved-predictions")
-        self.succeed(["predict", deck, f"output.directory={output}"])
-        program = """
-import csv, json, sys, torch, transformers
-directory, table, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
-tokenizer = transformers.GPT2TokenizerFast.from_pretrained(directory)
-model, info = transformers.BertForSequenceClassification.from_pretrained(
-    directory, output_loading_info=True)
-assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
-model = model.double().eval()
-end = tokenizer.eos_token_id
-result = []
-for first, second, _ in list(csv.reader(open(table, newline="")))[1:]:
-    both = tokenizer(first, second, truncation="longest_first", max_length=length - 3,
-                     return_token_type_ids=True)
-    a = tokenizer(first)["input_ids"]
-    ids, count = both["input_ids"], len(both["input_ids"])
-    kept = next(n for n in range(count, -1, -1) if ids[:n] == a[:n])
-    while kept > len(a): kept -= 1
-    first_ids, second_ids = ids[:kept], ids[kept:]
-    tokens = [end, *first_ids, end, *second_ids, end]
-    segments = [0] * (len(first_ids) + 2) + [1] * (len(second_ids) + 1)
-    with torch.no_grad():
-        logits = model(torch.tensor([tokens]), token_type_ids=torch.tensor([segments])).logits
-    result.append(logits.softmax(-1)[0].tolist())
-print(json.dumps([result, model.config.id2label]))
-"""
-        made = subprocess.run([python, "-c", program, model, self.validation, str(TOKENS)],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual(made.returncode, 0, made.stderr)
-        probabilities, names = json.loads(made.stdout.splitlines()[-1])
-        classes, tables = self.predictions(output)
-        self.assertEqual(list(names.values()), classes)
-        np.testing.assert_allclose(tables["probabilities"], probabilities, rtol=1e-5, atol=1e-6)
+        self.check_transformers()
 
     def test_a_body_without_a_head_gets_a_new_one(self):
         """As sentence encoders are published: no classifier, no prefix, no pooler."""
@@ -291,6 +300,47 @@ print(json.dumps([result, model.config.id2label]))
         target = self.place / "file"
         target.write_text("")
         self.assert_stops(support.run(["predict", deck, f"output.directory={target}"]), target)
+
+
+class DebertaTexts(Texts):
+    """A model whose relative embeddings are frozen, with a copy on every stage."""
+
+    TYPE = "deberta-v2"
+
+    def test_stages_change_nothing(self):
+        self.check_stages(lambda keys: self.deck(pipeline=keys))
+
+    def test_a_restart_goes_on_with_the_same_bits(self):
+        deck = self.deck(pipeline={"stages": 2}, training={"steps": 20},
+                         boundary__forward={"codec": "aqsgd", "bits": 3},
+                         boundary__backward={"codec": "directq", "bits": 6},
+                         checkpoint={"every_steps": 7}, output={"overwrite": False})
+        self.check_restart(deck)
+
+    def test_replicas_learn(self):
+        deck = self.deck(pipeline={"stages": 2, "replicas": 2}, training={"steps": 120},
+                         **{"training.optimizer": {"learning_rate": 3e-3}})
+        run = self.train(deck, "replicas", 4)
+        self.assertLess(run.losses[-10:].mean(), 0.8 * run.losses[:10].mean())
+
+    def test_transformers_give_the_same_probabilities(self):
+        self.check_transformers()
+
+    def test_relative_embeddings_are_saved_once_and_unchanged(self):
+        saved = []
+        for steps in (1, 12):
+            self.train(self.deck(pipeline={"stages": 4}, training={"steps": steps}), f"frozen{steps}", 4)
+            header, data = support.read_safetensors(
+                self.output(f"frozen{steps}") / "model/model.safetensors")
+            saved.append({name: data[slice(*about["data_offsets"])] for name, about in header.items()
+                          if name.startswith(("deberta.encoder.rel", "deberta.encoder.LayerNorm"))})
+        self.assertEqual(len(saved[0]), 3)
+        self.assertEqual(*saved)
+        self.assertTrue(any(saved[0]["deberta.encoder.rel_embeddings.weight"]))
+
+    def test_check(self):
+        out = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 2}))]).out
+        self.assertIn("DeBERTa-v2 of 4 blocks x 32 channels, 3 classes", out)
 
 
 if __name__ == "__main__":

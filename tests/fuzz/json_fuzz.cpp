@@ -4,6 +4,7 @@
 #include "models/bert/bert_config.hpp"
 #include "models/class_names.hpp"
 #include "models/config_file.hpp"
+#include "models/deberta/deberta_config.hpp"
 #include "models/gpt2/gpt2_config.hpp"
 #include "models/resnet/resnet_config.hpp"
 #include "models/vit/vit_config.hpp"
@@ -33,6 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto config = [] { return read_config_file(fuzz::scratch().string()); };
   fuzz::takes([&] { Gpt2Config::read(config()).check("config.json"); });
   fuzz::takes([&] { BertConfig::read(config()).check("config.json"); });
+  fuzz::takes([&] { DebertaConfig::read(config()).check("config.json"); });
   fuzz::takes([&] { VitConfig::read(config()).check("config.json"); });
   fuzz::takes([&] { ResnetConfig::read(config()).check("config.json"); });
   fuzz::takes([&] { read_class_names(config()); });

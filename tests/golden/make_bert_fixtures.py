@@ -92,12 +92,13 @@ def write_gradients(group, model, batch, run):
     loss.backward()
     group["logits"], group["loss"] = logits.detach().numpy(), loss.item()
     for parameter, value in model.named_parameters():
-        write(group.require_group("gradients"), parameter, value.grad.numpy())
+        if value.requires_grad:
+            write(group.require_group("gradients"), parameter, value.grad.numpy())
 
 
-def write_training(group, name, model, batches, run, optimizer, **constants):
+def write_training(group, name, model, batches, run, optimizer, unfelt=(".key.bias",), **constants):
     """A step of the optimizer for each batch; `constants` become attributes. The final values are
-    those of parameters and running statistics."""
+    those of parameters and running statistics, without those whose names end with one of `unfelt`."""
     losses, norms = [], []
     for batch in batches:
         optimizer.zero_grad()
@@ -110,12 +111,12 @@ def write_training(group, name, model, batches, run, optimizer, **constants):
     training.attrs.update(clip_norm=CLIP_NORM, weight_decay=WEIGHT_DECAY, **constants)
     training["losses"], training["gradient_norms"] = losses, norms
     final = {n: p.detach().numpy() for n, p in model.state_dict().items()
-             if p.is_floating_point() and not n.endswith(".key.bias")}
+             if p.is_floating_point() and not n.endswith(tuple(unfelt))}
     training["names"] = json.dumps(list(final))
     training["sums_of_squares"] = [(value ** 2).sum() for value in final.values()]
 
 
-def write_adamw(group, model, batches, run):
+def write_adamw(group, model, batches, run, **options):
     """Norms and biases do not decay."""
     def decays(name):
         return "norm" not in name.lower() and "bias" not in name
@@ -125,7 +126,7 @@ def write_adamw(group, model, batches, run):
          {"params": [p for n, p in model.named_parameters() if not decays(n)], "weight_decay": 0}],
         lr=LEARNING_RATE, betas=(BETA1, BETA2), eps=EPSILON)
     write_training(group, "training", model, batches, run, optimizer, beta1=BETA1, beta2=BETA2,
-                   epsilon=EPSILON, learning_rate=LEARNING_RATE)
+                   epsilon=EPSILON, learning_rate=LEARNING_RATE, **options)
 
 
 def write_model(file, directory, name, generator):

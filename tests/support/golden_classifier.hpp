@@ -174,8 +174,8 @@ void check_gradients(GoldenClassifier<Real>& model, const hdf5::Group& golden, i
   for (const std::string& parameter : gradients.names()) {
     INFO(parameter);
     const auto truth = read_all<double>(gradients, parameter);
-    // Softmax does not feel the keys' bias: its gradient is rounding noise.
-    if (parameter.ends_with(".key.bias")) {
+    // Softmax does not feel the keys' bias, for example: its gradient is rounding noise.
+    if (std::all_of(truth.begin(), truth.end(), [](double g) { return std::abs(g) < 1e-12; })) {
       for (const Real value : made.at(parameter)) CHECK(std::abs(value) < 1e-6);
       continue;
     }

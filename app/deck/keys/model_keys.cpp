@@ -36,7 +36,7 @@ void add_model(std::vector<Key>& keys, ModelSettings& m) {
 
   SectionKeys add_new(keys, "model.new");
   add_new("type", type_choice(m.type),
-          "Architecture: gpt2 is a language model, bert classifies texts (data.kind = "
+          "Architecture: gpt2 is a language model, bert and deberta-v2 classify texts (data.kind = "
           "\"labelled_text\"), vit and resnet classify images (data.kind = \"images\").");
   add_new("n_layer", Integer{&m.n_layer, 1, 10000},
           "Number of transformer blocks. resnet has depths.");

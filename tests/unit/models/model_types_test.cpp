@@ -31,9 +31,11 @@ NewModel small_model() {
   return shape;
 }
 
+/// Returns the elements of parameters that are not copies of another stage's.
 std::size_t elements(const std::vector<ParameterInfo>& parameters) {
-  return std::accumulate(parameters.begin(), parameters.end(), std::size_t{0},
-                         [](std::size_t sum, const ParameterInfo& p) { return sum + p.size; });
+  return std::accumulate(
+      parameters.begin(), parameters.end(), std::size_t{0},
+      [](std::size_t sum, const ParameterInfo& p) { return sum + (p.copied ? 0 : p.size); });
 }
 
 }  // namespace

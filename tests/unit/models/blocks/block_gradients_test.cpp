@@ -4,8 +4,10 @@
 #include <numeric>
 
 #include "core/kernels/gemm/blas.hpp"
-#include "models/bert/bert_embedding.hpp"
 #include "models/blocks/classification_head.hpp"
+#include "models/blocks/convolved_block.hpp"
+#include "models/blocks/disentangled_self_attention.hpp"
+#include "models/blocks/encoder_embedding.hpp"
 #include "models/blocks/language_head.hpp"
 #include "models/blocks/post_norm_block.hpp"
 #include "models/blocks/token_embedding.hpp"
@@ -46,6 +48,10 @@ MlpOptions mlp_options(Activation activation, double dropout) {
           .dropout_site = 2};
 }
 
+PostNormNames post_norm_names(const std::string& block) {
+  return {block + "out", block + "n1", {block + "n2", block + "up", block + "down"}};
+}
+
 }  // namespace
 
 TEST_CASE("A transformer block's gradients are slopes", "[models][blocks]") {
@@ -78,14 +84,53 @@ TEST_CASE("A post-norm block's gradients are slopes", "[models][blocks]") {
     attention.layout = mlp.layout = WeightLayout::outputs_inputs;
     for (int i = 0; i < 2; ++i) {
       const std::string b = "b" + std::to_string(i);
-      parts.blocks.push_back({std::make_unique<PostNormBlock<double>>(
-                                  parameters, AttentionNames{b + "n1", b + "qkv", b + "out"},
-                                  attention, MlpNames{b + "n2", b + "up", b + "down"}, mlp, i),
-                              i});
+      parts.blocks.push_back(
+          {std::make_unique<PostNormBlock<double>>(
+               parameters,
+               std::make_unique<DotProductAttention<double>>(parameters, b + "qkv", attention, i),
+               post_norm_names(b), attention, mlp, i),
+           i});
     }
     return parts;
   };
   test::check_gradients(build, kTokens, any_kind(), false, false, {2, kTokens});
+}
+
+TEST_CASE("The gradients of blocks with disentangled attention are slopes", "[models][blocks]") {
+  use_single_threaded_blas();
+  constexpr int kLonger = 5;
+  const double dropout = GENERATE(0.0, 0.3);
+  const bool shared = GENERATE(true, false), as_on_device = GENERATE(false, true);
+  const auto [c2p, p2c] =
+      GENERATE(std::pair(true, true), std::pair(true, false), std::pair(false, true));
+  CAPTURE(dropout, shared, c2p, p2c, as_on_device);
+  const auto build = [=, c2p = c2p, p2c = p2c](ParameterArena<double>& parameters) {
+    StageParts<double> parts = parts_of_channels();
+    AttentionOptions attention = attention_options(false, dropout);
+    MlpOptions mlp = mlp_options(Activation::gelu_erf, dropout);
+    attention.layout = mlp.layout = WeightLayout::outputs_inputs;
+    const auto relative = std::make_shared<const RelativeEmbedding<double>>(
+        parameters, RelativeEmbeddingNames{"relative", shared ? "norm" : ""}, RelativeBuckets{4, 7},
+        kChannels, 1e-5, true, 0);
+    std::unique_ptr<Block<double>> block = std::make_unique<PostNormBlock<double>>(
+        parameters,
+        std::make_unique<DisentangledSelfAttention<double>>(
+            parameters, DisentangledNames{"qkv", shared ? "" : "positions"},
+            DisentangledOptions{attention, c2p, p2c, 9}, relative, 0),
+        post_norm_names(""), attention, mlp, 0);
+    if (shared)
+      block = std::make_unique<ConvolvedBlock<double>>(
+          parameters, std::move(block), "convolution", "n3",
+          TextConvolutionOptions{
+              .channels = kChannels, .width = 3, .dropout = dropout, .dropout_site = 11},
+          0);
+    parts.blocks.push_back({std::move(block), 0});
+    return parts;
+  };
+  PassKind kind = any_kind();
+  kind.as_on_device = as_on_device;
+  kind.frozen = {"relative.weight", "norm.weight", "norm.bias"};
+  test::check_gradients(build, kLonger, kind, false, false, {3, kLonger});
 }
 
 TEST_CASE("An MLP block's gradients are slopes", "[models][blocks]") {
@@ -211,8 +256,8 @@ TEST_CASE("A BERT embedding's gradients are slopes", "[models][blocks][bert]") {
     const int segments = parameters.add("segments", {3, kChannels}, false, 0);
     const NormLayer<double> norm(parameters, "norm", kChannels, 1e-5, 0);
     tokens->declare(1);
-    parts.first = std::make_unique<BertEmbedding<double>>(parameters, positions, segments, norm,
-                                                          tokens, dropout, 7);
+    parts.first = std::make_unique<EncoderEmbedding<double>>(
+        parameters, EmbeddingTables{positions, segments}, norm, tokens, dropout, 7, 0);
     parts.token_embedding = tokens;
     return parts;
   };

@@ -142,7 +142,7 @@ TEST_CASE("A model of vectors has the same loss and gradients on one stage and o
   Pipeline whole({kBlocks}, {false, false});
   const auto expected = whole.gradients();
   CHECK(std::isfinite(whole.forward()));
-  for (const PassKind kind : {PassKind{false, false}, {true, false}, {false, true}})
+  for (const PassKind& kind : {PassKind{false, false}, {true, false}, {false, true}})
     for (const std::vector<int>& partition : {std::vector<int>{3}, {1, 1, 1}}) {
       CAPTURE(kind.split, kind.recompute, partition);
       Pipeline parts(partition, kind);

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,12 +21,15 @@ inline constexpr int kValues = 3;  ///< of a row
 /// Form of the backward pass: split into two parts, with recomputation.
 struct PassKind {
   bool split, recompute;
+  bool as_on_device = false;          ///< groups heads as on a device
+  std::set<std::string> frozen = {};  ///< parameters without gradients
 };
 
 class StageHarness {
  public:
   StageHarness(const BlockStage<double>::Build& build, int tokens, const PassKind& kind)
-      : stage(build, {}), kind_(kind) {
+      : stage(build, kind.frozen), kind_(kind) {
+    if (kind.as_on_device) stage.compute_as_on_device(true);
     StageCapacity capacity;
     capacity.samples = kSamples;
     capacity.tokens = tokens;
@@ -142,6 +146,7 @@ inline void check_gradients(const BlockStage<double>::Build& build, int tokens,
   if (!first) CHECK(slope_error(value, x, dx) < 1e-8);
   for (int i = 0; i < h.parameters(); ++i) {
     INFO(h.stage.parameters().info()[i].name);
+    if (h.stage.parameters().info()[i].frozen) continue;
     if (h.stage.token_embedding() && h.stage.token_embedding()->wte() == i && !last) continue;
     const std::vector<double> start = h.parameter(i);
     const auto of_parameter = [&](const std::vector<double>& at) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include "models/bert/bert_embedding.hpp"
+#include "models/blocks/encoder_embedding.hpp"
 
 #include "core/base/parallel/profiling_region.hpp"
 #include "core/kernels/layers/embedding.hpp"
@@ -8,32 +8,38 @@
 namespace deltapipe {
 
 template <class Real>
-bool BertEmbedding<Real>::trained() const {
-  return !tokens_->wte_frozen() || is_trained(positions_) || is_trained(segments_) ||
+bool EncoderEmbedding<Real>::trained() const {
+  return !tokens_->wte_frozen() || is_trained(tables_.positions) || is_trained(tables_.segments) ||
          norm_.trained();
 }
 
 template <class Real>
-void BertEmbedding<Real>::reserve(const StageCapacity& capacity, const ViewAllocator& memory) {
+void EncoderEmbedding<Real>::reserve(const StageCapacity& capacity, const ViewAllocator& memory) {
   tokens_->reserve(capacity, memory);
   const int rows = capacity.samples * capacity.tokens;
   mean_N_ = memory.uninitialized<Vector<Real>>(MemoryUse::workspace,
-                                               "deltapipe::BertEmbedding::mean", rows);
+                                               "deltapipe::EncoderEmbedding::mean", rows);
   rstd_N_ = memory.uninitialized<Vector<Real>>(MemoryUse::workspace,
-                                               "deltapipe::BertEmbedding::rstd", rows);
+                                               "deltapipe::EncoderEmbedding::rstd", rows);
 }
 
 template <class Real>
-void BertEmbedding<Real>::sum(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const {
+void EncoderEmbedding<Real>::sum(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const {
   const BatchFields& fields = pass.batch.fields;
-  embedding_forward<Real>(pass.exec, fields.integers(Field::tokens), pass.batch.tokens,
-                          tokens_->rows(), parameters_.matrix(positions_), x);
-  add_segments<Real>(pass.exec, fields.integers(Field::segments), parameters_.matrix(segments_), x);
+  const VectorRef<const std::int32_t> tokens = fields.integers(Field::tokens);
+  if (tables_.positions >= 0)
+    embedding_forward<Real>(pass.exec, tokens, pass.batch.tokens, tokens_->rows(),
+                            parameters_.matrix(tables_.positions), x);
+  else
+    gather_rows<Real>(pass.exec, tokens_->rows(), tokens, x);
+  if (tables_.segments >= 0)
+    add_segments<Real>(pass.exec, fields.integers(Field::segments),
+                       parameters_.matrix(tables_.segments), x);
 }
 
 template <class Real>
-void BertEmbedding<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const {
-  const ProfilingRegion region("deltapipe::BertEmbedding::forward");
+void EncoderEmbedding<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const {
+  const ProfilingRegion region("deltapipe::EncoderEmbedding::forward");
   const int rows = x.extent_int(0), channels = x.extent_int(1);
   const MatrixRef<Real> before = narrow(pass.workspace.norm_NC, rows, channels);
   sum(pass, before);
@@ -43,9 +49,9 @@ void BertEmbedding<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<R
 }
 
 template <class Real>
-void BertEmbedding<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<Real>& gradient,
-                                   bool accumulate) const {
-  const ProfilingRegion region("deltapipe::BertEmbedding::backward");
+void EncoderEmbedding<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<Real>& gradient,
+                                      bool accumulate) const {
+  const ProfilingRegion region("deltapipe::EncoderEmbedding::backward");
   const ExecSpace& exec = pass.exec;
   const Workspace<Real>& w = pass.workspace;
   const int rows = gradient.extent_int(0), channels = gradient.extent_int(1);
@@ -63,15 +69,15 @@ void BertEmbedding<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<
   norm_.forward(exec, before, norm, mean, rstd);
   norm_.parameter_gradient(exec, kept, before, mean, rstd, accumulate, w);
   norm_.backward_in_place(exec, kept, before, mean, rstd, norm);
-  if (is_trained(positions_))
+  if (is_trained(tables_.positions))
     position_gradient<Real>(exec, kept, pass.batch.tokens, accumulate,
-                            parameters_.gradient_matrix(positions_));
-  if (is_trained(segments_))
+                            parameters_.gradient_matrix(tables_.positions));
+  if (is_trained(tables_.segments))
     segment_gradient<Real>(exec, pass.batch.fields.integers(Field::segments), kept, accumulate,
-                           parameters_.gradient_matrix(segments_), w.column_sums);
+                           parameters_.gradient_matrix(tables_.segments), w.column_sums);
 }
 
-template class BertEmbedding<float>;
-template class BertEmbedding<double>;
+template class EncoderEmbedding<float>;
+template class EncoderEmbedding<double>;
 
 }  // namespace deltapipe

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "models/blocks/disentangled_self_attention.hpp"
+
+#include <utility>
+
+#include "core/base/parallel/profiling_region.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+enum Saved { kQkv, kLogSum };
+enum Postponed { kQkvGradient, kPositionsGradient };
+
+}  // namespace
+
+template <class Real>
+RelativeEmbedding<Real>::RelativeEmbedding(ParameterArena<Real>& parameters,
+                                           const RelativeEmbeddingNames& names,
+                                           const RelativeBuckets& buckets, int channels,
+                                           double epsilon, bool is_owner, int bucket)
+    : parameters_(parameters), buckets_(buckets), epsilon_(static_cast<Real>(epsilon)) {
+  const auto add = [&](const std::string& name, const std::vector<std::uint64_t>& shape) {
+    return is_owner ? parameters.add(name, shape, false, bucket)
+                    : parameters.add_copy(name, shape, bucket);
+  };
+  const auto C = static_cast<std::uint64_t>(channels);
+  table_ = add(names.table + ".weight", {static_cast<std::uint64_t>(buckets.rows()), C});
+  if (names.norm.empty()) return;
+  norm_weight_ = add(names.norm + ".weight", {C});
+  norm_bias_ = add(names.norm + ".bias", {C});
+}
+
+template <class Real>
+void RelativeEmbedding<Real>::forward(const ExecSpace& exec, const RelativeRows& rows,
+                                      const Dropout& dropout,
+                                      const RelativeWorkspace<Real>& workspace,
+                                      const MatrixRef<Real>& y_PC) const {
+  const MatrixRef<const Real> table =
+      rows_of<const Real>(parameters_.matrix(table_), rows.first, rows.count);
+  if (norm_weight_ >= 0)
+    layer_norm_forward<Real>(
+        exec, table, parameters_.value(norm_weight_), parameters_.value(norm_bias_), epsilon_, y_PC,
+        head_of(workspace.mean_P, rows.count), head_of(workspace.rstd_P, rows.count));
+  else
+    Kokkos::deep_copy(exec, y_PC, table);
+  if (dropout.probability > 0) apply_dropout<Real>(exec, dropout, y_PC, y_PC);
+}
+
+template <class Real>
+DisentangledSelfAttention<Real>::DisentangledSelfAttention(
+    ParameterArena<Real>& parameters, const DisentangledNames& names,
+    const DisentangledOptions& options, std::shared_ptr<const RelativeEmbedding<Real>> embedding,
+    int bucket)
+    : options_(options),
+      embedding_(std::move(embedding)),
+      qkv_(parameters, names.qkv, channels(), 3 * std::uint64_t(channels()), bucket,
+           options.attention.layout) {
+  if (!names.positions.empty())
+    positions_.emplace(
+        parameters, names.positions, channels(),
+        (options.content_to_position + options.position_to_content) * std::uint64_t(channels()),
+        bucket, options.attention.layout);
+}
+
+template <class Real>
+int DisentangledSelfAttention<Real>::position_columns() const {
+  return (positions_ ? options_.content_to_position + options_.position_to_content : 3) *
+         channels();
+}
+
+template <class Real>
+SavedTensors DisentangledSelfAttention<Real>::saved() const {
+  return {{"deltapipe::DisentangledSelfAttention::qkv", 3 * channels()},
+          {"deltapipe::DisentangledSelfAttention::logSum", options_.attention.heads}};
+}
+
+template <class Real>
+SavedTensors DisentangledSelfAttention<Real>::postponed() const {
+  return {{"deltapipe::DisentangledSelfAttention::qkvGradient", 3 * channels()},
+          {.label = "deltapipe::DisentangledSelfAttention::positionsGradient",
+           .columns = position_columns(),
+           .rows_of_batch = embedding_->buckets().rows()}};
+}
+
+template <class Real>
+void DisentangledSelfAttention<Real>::require(const StageCapacity& capacity,
+                                              WorkspaceSize& size) const {
+  size.raise(channels(), 3 * channels());
+  size.raise(RelativeRows::of(embedding_->buckets(), capacity.tokens).count, channels(),
+             position_columns());
+  size.relative = {shape(capacity.samples, capacity.tokens), embedding_->buckets(),
+                   position_columns()};
+}
+
+template <class Real>
+Dropout DisentangledSelfAttention<Real>::probability_dropout(const BlockPass<Real>& pass) const {
+  return dropout_of(pass.batch, pass.training ? options_.attention.attention_dropout : 0,
+                    options_.attention.dropout_site);
+}
+
+template <class Real>
+MatrixRef<Real> DisentangledSelfAttention<Real>::relative_embedding(
+    const BlockPass<Real>& pass) const {
+  const RelativeWorkspace<Real>& w = pass.workspace.relative;
+  const RelativeRows rows = RelativeRows::of(embedding_->buckets(), pass.batch.tokens);
+  const MatrixRef<Real> y = narrow(w.embedding_PC, rows.count, channels());
+  Dropout dropout = dropout_of(pass.batch, pass.training ? options_.attention.dropout : 0,
+                               options_.position_dropout_site);
+  dropout.tokens = rows.count;
+  embedding_->forward(pass.exec, rows, dropout, w, y);
+  return y;
+}
+
+template <class Real>
+RelativeOperands<Real> DisentangledSelfAttention<Real>::project_positions(
+    const BlockPass<Real>& pass, const MatrixRef<Real>& embedding) const {
+  const Workspace<Real>& w = pass.workspace;
+  const MatrixRef<Real> positions =
+      narrow(w.relative.positions_PF, embedding.extent_int(0), position_columns());
+  position_layer().forward(pass.exec, w.products.input(pass.exec, embedding), positions, w);
+  return operands(positions);
+}
+
+template <class Real>
+RelativeOperands<Real> DisentangledSelfAttention<Real>::operands(
+    const MatrixRef<Real>& positions_PF) const {
+  const int C = channels();
+  const auto columns = [&](int first) {
+    return strided_matrix(positions_PF.data() + first, positions_PF.extent_int(0), C,
+                          positions_PF.extent(1));
+  };
+  const int key = positions_ && !options_.position_to_content ? 0 : C;
+  RelativeOperands<Real> found;
+  if (options_.position_to_content) found.queries = columns(0);
+  if (options_.content_to_position) found.keys = columns(key);
+  return found;
+}
+
+template <class Real>
+void DisentangledSelfAttention<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+                                              const MatrixRef<Real>& attention) const {
+  const ProfilingRegion region("deltapipe::DisentangledSelfAttention::forward");
+  const Workspace<Real>& w = pass.workspace;
+  const MatrixRef<Real> qkv = narrow(pass.saved[kQkv], x.extent_int(0), 3 * channels());
+  const RelativeOperands<Real> relative = project_positions(pass, relative_embedding(pass));
+  qkv_.forward(pass.exec, w.products.input(pass.exec, x), qkv, w);
+  disentangled_attention_forward<Real>(
+      pass.exec, shape(pass.batch.samples, pass.batch.tokens), w.relative.distances, qkv,
+      {relative.queries, relative.keys}, probability_dropout(pass), w.relative.attention(),
+      attention, elements_of(pass.saved[kLogSum]), w.relative.gemm, pass.batch.length_B);
+}
+
+template <class Real>
+void DisentangledSelfAttention<Real>::backward(const BlockPass<Real>& pass,
+                                               const MatrixRef<Real>& x,
+                                               const MatrixRef<Real>& attention,
+                                               const MatrixRef<Real>& dattention,
+                                               const MatrixRef<Real>& dx, bool accumulate) const {
+  const ProfilingRegion region("deltapipe::DisentangledSelfAttention::backward");
+  const Workspace<Real>& w = pass.workspace;
+  const ExecSpace& exec = pass.exec;
+  const int rows = x.extent_int(0), C = channels();
+  const MatrixRef<Real> embedding = relative_embedding(pass);
+  const RelativeOperands<Real> relative = project_positions(pass, embedding);
+  const MatrixRef<Real> dpositions =
+      narrow(pass.postponed ? pass.postponed[kPositionsGradient] : w.relative.dpositions_PF,
+             embedding.extent_int(0), position_columns());
+  const MatrixRef<Real> dqkv =
+      narrow(pass.postponed ? pass.postponed[kQkvGradient] : w.wide_NF, rows, 3 * C);
+  // The values' columns, which relative positions lack, and those of a missing kind of scores.
+  if (!positions_) Kokkos::deep_copy(exec, dpositions, Real(0));
+  disentangled_attention_backward<Real>(
+      exec, shape(pass.batch.samples, pass.batch.tokens), w.relative.distances,
+      narrow(pass.saved[kQkv], rows, 3 * C), {relative.queries, relative.keys},
+      probability_dropout(pass), w.relative.attention(), attention,
+      elements_of(pass.saved[kLogSum]), dattention, dqkv, operands(dpositions), w.relative.gemm,
+      pass.batch.length_B);
+  if (!pass.postponed) parameter_gradients(pass, x, embedding, dpositions, dqkv, accumulate);
+  qkv_.input_gradient(exec, w.products.gradient(exec, dqkv), dx, w, true);
+}
+
+template <class Real>
+void DisentangledSelfAttention<Real>::parameter_gradients(
+    const BlockPass<Real>& pass, const MatrixRef<Real>& x, const MatrixRef<Real>& embedding,
+    const MatrixRef<Real>& dpositions, const MatrixRef<Real>& dqkv, bool accumulate) const {
+  const Products<Real>& products = pass.workspace.products;
+  position_layer().parameter_gradient(pass.exec, products.input(pass.exec, embedding),
+                                      products.gradient(pass.exec, dpositions), accumulate,
+                                      pass.workspace);
+  qkv_.parameter_gradient(pass.exec, products.input(pass.exec, x),
+                          products.gradient(pass.exec, dqkv), accumulate || !positions_,
+                          pass.workspace);
+}
+
+template <class Real>
+void DisentangledSelfAttention<Real>::backward_parameters(const BlockPass<Real>& pass,
+                                                          const MatrixRef<Real>& x,
+                                                          bool accumulate) const {
+  const MatrixRef<Real> embedding = relative_embedding(pass);
+  parameter_gradients(
+      pass, x, embedding,
+      narrow(pass.postponed[kPositionsGradient], embedding.extent_int(0), position_columns()),
+      narrow(pass.postponed[kQkvGradient], x.extent_int(0), 3 * channels()), accumulate);
+}
+
+template class RelativeEmbedding<float>;
+template class RelativeEmbedding<double>;
+template class DisentangledSelfAttention<float>;
+template class DisentangledSelfAttention<double>;
+
+}  // namespace deltapipe

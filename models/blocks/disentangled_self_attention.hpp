@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The disentangled self-attention of DeBERTa-v2 and -v3 (arXiv 2006.03654), and the relative
+// embeddings that all blocks share.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "models/blocks/self_attention.hpp"
+
+namespace deltapipe {
+
+/// Names of the parameters, without ".weight" and ".bias".
+struct RelativeEmbeddingNames {
+  std::string table;
+  std::string norm;  ///< empty: rows are not normalised
+};
+
+/// A table of relative positions [2 * span, C], frozen. The first stage owns it, and the others
+/// have copies, as in AQ-SGD's experiments.
+template <class Real>
+class RelativeEmbedding {
+ public:
+  /// The names of its parameters are in parameters.frozen().
+  RelativeEmbedding(ParameterArena<Real>& parameters, const RelativeEmbeddingNames& names,
+                    const RelativeBuckets& buckets, int channels, double epsilon, bool is_owner,
+                    int bucket);
+
+  const RelativeBuckets& buckets() const { return buckets_; }
+  /// Writes the rows that samples of `tokens` tokens reach, after the norm and dropout.
+  void forward(const ExecSpace& exec, const RelativeRows& rows, const Dropout& dropout,
+               const RelativeWorkspace<Real>& workspace, const MatrixRef<Real>& y_PC) const;
+
+ private:
+  ParameterArena<Real>& parameters_;
+  RelativeBuckets buckets_;
+  Real epsilon_;
+  int table_, norm_weight_ = -1, norm_bias_ = -1;
+};
+
+struct DisentangledOptions {
+  AttentionOptions attention;  ///< causal and epsilon are not used
+  bool content_to_position = true, position_to_content = true;
+  /// Site of the relative embedding's dropout. Its mask is that of the micro-batch's first sample.
+  std::uint32_t position_dropout_site = 0;
+};
+
+/// Names of the projections, without ".weight" and ".bias".
+struct DisentangledNames {
+  std::string qkv;
+  /// Projection of relative positions with the rows [queries, keys] or, for one kind of scores,
+  /// only those that it requires; empty: `qkv` projects relative positions as well (share_att_key).
+  std::string positions;
+};
+
+template <class Real>
+class DisentangledSelfAttention final : public SelfAttention<Real> {
+ public:
+  DisentangledSelfAttention(ParameterArena<Real>& parameters, const DisentangledNames& names,
+                            const DisentangledOptions& options,
+                            std::shared_ptr<const RelativeEmbedding<Real>> embedding, int bucket);
+
+  SavedTensors saved() const override;
+  SavedTensors postponed() const override;
+  bool trains_linear() const override {
+    return qkv_.trained() || (positions_ && positions_->trained());
+  }
+  void require(const StageCapacity& capacity, WorkspaceSize& size) const override;
+  void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+               const MatrixRef<Real>& attention) const override;
+  void backward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+                const MatrixRef<Real>& attention, const MatrixRef<Real>& dattention,
+                const MatrixRef<Real>& dx, bool accumulate) const override;
+  void backward_parameters(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+                           bool accumulate) const override;
+
+ private:
+  int channels() const { return options_.attention.channels; }
+  AttentionShape shape(int samples, int tokens) const {
+    return {samples, tokens, options_.attention.heads, channels() / options_.attention.heads,
+            false};
+  }
+  Dropout probability_dropout(const BlockPass<Real>& pass) const;
+  /// Returns the number of columns of projected relative positions.
+  int position_columns() const;
+  const LinearLayer<Real>& position_layer() const { return positions_ ? *positions_ : qkv_; }
+  /// Returns the rows of the relative embedding [P, C], in the workspace.
+  MatrixRef<Real> relative_embedding(const BlockPass<Real>& pass) const;
+  /// Projects these rows; the operands are in the workspace.
+  RelativeOperands<Real> project_positions(const BlockPass<Real>& pass,
+                                           const MatrixRef<Real>& embedding) const;
+  void parameter_gradients(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+                           const MatrixRef<Real>& embedding, const MatrixRef<Real>& dpositions,
+                           const MatrixRef<Real>& dqkv, bool accumulate) const;
+  /// Returns queries and keys among the columns of projected positions [P, F].
+  RelativeOperands<Real> operands(const MatrixRef<Real>& positions_PF) const;
+
+  DisentangledOptions options_;
+  std::shared_ptr<const RelativeEmbedding<Real>> embedding_;
+  LinearLayer<Real> qkv_;
+  std::optional<LinearLayer<Real>> positions_;
+};
+
+}  // namespace deltapipe
