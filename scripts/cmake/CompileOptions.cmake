@@ -23,8 +23,9 @@ if(DELTAPIPE_NATIVE)
   target_compile_options(deltapipe_options INTERFACE -march=native)
 endif()
 if(DELTAPIPE_SANITIZE)
-  # GCC takes instrumented code for use of uninitialised values.
-  target_compile_options(deltapipe_options INTERFACE -Wno-maybe-uninitialized)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # instrumented code looks uninitialised to it
+    target_compile_options(deltapipe_options INTERFACE -Wno-maybe-uninitialized)
+  endif()
   # All of the build, so that every object and every link agrees.
   add_compile_options(-fsanitize=${DELTAPIPE_SANITIZE} -fno-sanitize-recover=all
     -fno-omit-frame-pointer)
