@@ -39,7 +39,8 @@ ClassificationHead<Real>::ClassificationHead(ParameterArena<Real>& parameters,
                                  : std::optional<LinearLayer<Real>>(
                                        std::in_place, parameters, names.dense, options.channels,
                                        options.channels, bucket, options.layout)),
-      output_(parameters, names.output, options.channels, options.classes, bucket, options.layout),
+      output_(parameters, names.output, options.channels, options.classes, bucket, options.layout,
+              options.output_bias),
       bucket_(bucket) {}
 
 template <class Real>

@@ -28,6 +28,7 @@ struct ClassificationOptions {
   std::optional<Activation> activation = {};
   double epsilon = 1e-5;  ///< of the norm
   WeightLayout layout = WeightLayout::inputs_outputs;
+  Bias output_bias = Bias::yes;
   double dropout = 0;
   std::uint32_t dropout_site = 0;
 };

@@ -26,19 +26,22 @@ enum class WeightLayout {
   outputs_inputs   ///< as torch.nn.Linear
 };
 
-/// NAME.weight and NAME.bias of y = x W + b.
+enum class Bias { yes, no };
+
+/// NAME.weight and NAME.bias of y = x W + b, or without a bias.
 template <class Real>
 class LinearLayer {
  public:
   LinearLayer(ParameterArena<Real>& parameters, const std::string& name, std::uint64_t inputs,
-              std::uint64_t outputs, int bucket, WeightLayout layout = WeightLayout::inputs_outputs)
+              std::uint64_t outputs, int bucket, WeightLayout layout = WeightLayout::inputs_outputs,
+              Bias bias = Bias::yes)
       : parameters_(&parameters),
         op_(layout == WeightLayout::outputs_inputs ? Transpose::yes : Transpose::no),
         weight_(parameters.add(
             name + ".weight",
             op_ == Transpose::yes ? std::vector{outputs, inputs} : std::vector{inputs, outputs},
             true, bucket)),
-        bias_(parameters.add(name + ".bias", {outputs}, false, bucket)) {
+        bias_(bias == Bias::no ? -1 : parameters.add(name + ".bias", {outputs}, false, bucket)) {
     parameters.set_operands({weight_});
   }
   /// A linear layer whose file has the weights of a convolution without overlap: `shape` is
@@ -55,16 +58,19 @@ class LinearLayer {
   Operand<Real> weight() const { return operand_of(*parameters_, weight_); }
   /// Only where the matrix is not stored as halves.
   MatrixRef<Real> matrix() const { return parameters_->matrix(weight_); }
+  /// Only with a bias.
   VectorRef<Real> bias() const { return parameters_->value(bias_); }
   bool trained() const {
-    return !parameters_->info()[weight_].frozen || !parameters_->info()[bias_].frozen;
+    return !parameters_->info()[weight_].frozen ||
+           (bias_ >= 0 && !parameters_->info()[bias_].frozen);
   }
   /// y = x W + b
   void forward(const ExecSpace& exec, const Operand<Real>& x, const MatrixRef<Real>& y,
                const Workspace<Real>& w) const {
+    if (bias_ < 0) return w.products(exec, Transpose::no, op_, x, weight(), Real(0), y);
     linear_forward<Real>(exec, x, weight(), bias(), y, w.products, op_);
   }
-  /// out = residual + dropout(x W + b). `branch` is workspace of out's shape.
+  /// out = residual + dropout(x W + b); only with a bias. `branch` is workspace of out's shape.
   void residual_forward(const ExecSpace& exec, const Operand<Real>& x,
                         const MatrixRef<const Real>& residual, const Dropout& dropout,
                         const MatrixRef<Real>& branch, const MatrixRef<Real>& out,
@@ -75,7 +81,8 @@ class LinearLayer {
   void parameter_gradient(const ExecSpace& exec, const Operand<Real>& x, const Operand<Real>& dy,
                           bool accumulate, const Workspace<Real>& w) const {
     linear_parameter_gradient<Real>(exec, x, dy, accumulate, parameters_->gradient_matrix(weight_),
-                                    parameters_->gradient(bias_), w.products, w.column_sums, op_);
+                                    bias_ < 0 ? VectorRef<Real>() : parameters_->gradient(bias_),
+                                    w.products, w.column_sums, op_);
   }
   /// dx = dy W^T, added to dx if `add` is set
   void input_gradient(const ExecSpace& exec, const Operand<Real>& dy, const MatrixRef<Real>& dx,

@@ -6,6 +6,7 @@
 
 #include "core/base/error.hpp"
 #include "core/files/replacement.hpp"
+#include "models/class_names.hpp"
 #include "models/config_file.hpp"
 #include "models/config_keys.hpp"
 
@@ -119,6 +120,7 @@ std::vector<std::string> Gpt2Config::facts() const {
   facts.push_back(fact("bos_token_id", bos_token_id.value_or(-1)));
   facts.push_back(fact("eos_token_id", ends));
   facts.push_back(fact("pad_token_id", pad_token_id.value_or(-1)));
+  for (const std::string& name : classes) facts.push_back(fact("id2label", name));
   return facts;
 }
 
@@ -129,7 +131,8 @@ void Gpt2Config::save(const std::string& directory) const {
   for (const auto& field : kIntegers) json[field.key] = this->*field.value;
   for (const auto& field : kReals) json[field.key] = this->*field.value;
   json["activation_function"] = "gelu_new";
-  json["architectures"] = {"GPT2LMHeadModel"};
+  json["architectures"] = {is_classifier() ? "GPT2ForSequenceClassification" : "GPT2LMHeadModel"};
+  if (is_classifier()) put_class_names(json, classes);
   json["bos_token_id"] = json_of(bos_token_id);
   json["eos_token_id"] = json_of(eos_token_ids);
   json["model_type"] = "gpt2";

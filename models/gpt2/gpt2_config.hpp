@@ -29,18 +29,24 @@ struct Gpt2Config {
   std::optional<int> bos_token_id = 50256;
   std::vector<int> eos_token_ids = {50256};
   std::optional<int> pad_token_id;
+  std::vector<std::string> classes;  ///< names; empty: a language model
   /// First token of a text without a prompt, and the tokens that end a text, as chosen by
   /// generate() of transformers. Not part of config.json.
   std::optional<int> generation_begin = 50256;
   std::vector<int> generation_ends = {50256};
 
-  /// Throws UserError that names the key, its value and the supported values.
+  bool is_classifier() const { return !classes.empty(); }
+  /// Returns true if the token embedding is also the output matrix.
+  bool is_tied() const { return tie_word_embeddings && !is_classifier(); }
+  /// Reads everything but `classes`. Throws UserError that names the key, its value and the
+  /// supported values.
   static Gpt2Config read(const ConfigFile& file);
   /// Checks the ranges; `file` appears in messages.
   void check(const std::string& file) const;
   /// Returns "key = value" of everything that changes results.
   std::vector<std::string> facts() const;
-  /// Writes DIRECTORY/config.json (atomically), which transformers loads as GPT2LMHeadModel.
+  /// Writes DIRECTORY/config.json (atomically), which transformers loads as GPT2LMHeadModel or
+  /// GPT2ForSequenceClassification.
   void save(const std::string& directory) const;
 };
 

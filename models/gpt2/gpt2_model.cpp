@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/gpt2/gpt2_model.hpp"
 
+#include <algorithm>
+
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
+#include "models/class_names.hpp"
 #include "models/config_file.hpp"
 
 namespace deltapipe {
@@ -14,14 +17,43 @@ const WeightNames& gpt2_names() {
   return names;
 }
 
+const WeightNames& gpt2_classifier_names() {
+  static const WeightNames names = {"GPT2ForSequenceClassification",
+                                    "transformer.",
+                                    {"score.weight"},
+                                    {"wte.", "wpe.", "h.", "ln_f."},
+                                    "n_layer",
+                                    "h.",
+                                    "ln_1.weight"};
+  return names;
+}
+
+Gpt2Model::Gpt2Model(Gpt2Config config, Json file)
+    : FileModel(gpt2_names(), std::move(file)), config_(std::move(config)) {
+  if (config_.is_classifier()) classify();
+}
+
+void Gpt2Model::set_class_names(const std::vector<std::string>& names) {
+  config_.classes = names;
+  fresh_ = {"score.weight"};
+  classify();
+}
+
+void Gpt2Model::classify() {
+  rename(gpt2_classifier_names());
+  task_ = make_task("classification", static_cast<int>(config_.classes.size()));
+}
+
 ModelShape Gpt2Model::shape() const {
   return {config_.n_layer, config_.n_embd, config_.n_positions, config_.vocabulary_size,
-          config_.tie_word_embeddings};
+          config_.is_tied()};
 }
 
 std::string Gpt2Model::description() const {
   return "GPT-2 of " + std::to_string(config_.n_layer) + " blocks x " +
-         std::to_string(config_.n_embd) + " channels";
+         std::to_string(config_.n_embd) + " channels" +
+         (config_.is_classifier() ? ", " + std::to_string(config_.classes.size()) + " classes"
+                                  : "");
 }
 
 DropoutProbabilities Gpt2Model::dropout() const {
@@ -41,20 +73,55 @@ std::unique_ptr<Stage<float>> Gpt2Model::make_stage(const StagePart& part) const
 void Gpt2Model::update(Json& json) const {
   if (json.value("tie_word_embeddings", true) != config_.tie_word_embeddings)
     json["tie_word_embeddings"] = config_.tie_word_embeddings;
+  if (!config_.is_classifier()) return;
+  if (!fresh().empty()) put_class_names(json, config_.classes);
+  json["pad_token_id"] = json_of(config_.pad_token_id);
 }
 
 TextEnds Gpt2Model::text_ends() const {
+  if (config_.is_classifier()) return {};
   return {config_.generation_begin.value_or(-1),
           {config_.generation_ends.begin(), config_.generation_ends.end()}};
 }
 
 std::map<std::string, std::string> Gpt2Model::tied_names() const {
-  if (!config_.tie_word_embeddings) return {};
+  if (!config_.is_tied()) return {};
   return {{"lm_head.weight", "wte.weight"}};
 }
 
+namespace {
+
+bool names_classifier(const ConfigFile& file) {
+  const auto names = file.json.find("architectures");
+  return names != file.json.end() && names->is_array() &&
+         std::find(names->begin(), names->end(), gpt2_classifier_names().architecture) !=
+             names->end();
+}
+
+/// Loads a GPT2ForSequenceClassification.
+std::unique_ptr<Model> load_classifier(const ConfigFile& file, const SafetensorsReader* weights,
+                                       std::vector<std::string>& warnings) {
+  Gpt2Config config = Gpt2Config::read(file);
+  check_classifier(ConfigKeys(file.json, file.path, "use a model with one label for each text"));
+  config.classes = classes_of_classifier(file);
+  const std::vector<int>& ends = config.eos_token_ids;
+  if (config.pad_token_id &&
+      std::find(ends.begin(), ends.end(), *config.pad_token_id) != ends.end()) {
+    config.pad_token_id.reset();
+    warnings.push_back(printable(file.directory, 200) +
+                       ": pad_token_id is the token that ends a text, which is not padding here; "
+                       "the saved model has no pad_token_id");
+  }
+  if (weights != nullptr)
+    warn_of_foreign(*weights, gpt2_classifier_names(), file.directory, warnings);
+  return std::make_unique<Gpt2Model>(std::move(config), file.json);
+}
+
+}  // namespace
+
 std::unique_ptr<Model> load_gpt2(const ConfigFile& file, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings) {
+  if (names_classifier(file)) return load_classifier(file, weights, warnings);
   Gpt2Config config = Gpt2Config::read(file);
   if (config.tie_word_embeddings && weights != nullptr &&
       has_own_matrix(*weights, gpt2_names(), "lm_head.weight", "wte.weight")) {
@@ -85,6 +152,7 @@ std::unique_ptr<Model> create_gpt2(const NewModel& shape) {
   }
   config.generation_begin = config.bos_token_id;
   config.generation_ends = config.eos_token_ids;
+  config.classes = shape.class_names;
   config.check("[model.new]");
   return std::make_unique<Gpt2Model>(std::move(config));
 }

@@ -15,19 +15,24 @@
 
 namespace deltapipe {
 
-/// Returns the names of GPT2LMHeadModel. The masks that old versions of transformers saved count as
-/// the model's.
+/// Returns the names of GPT2LMHeadModel or of GPT2ForSequenceClassification. The masks that old
+/// versions of transformers saved count as the model's.
 const WeightNames& gpt2_names();
+const WeightNames& gpt2_classifier_names();
 
+/// A language model or, with config.classes, a classifier, which set_class_names() makes of any
+/// GPT-2.
 class Gpt2Model final : public FileModel {
  public:
   /// `file` is the config.json of the configuration; null for a new model.
-  explicit Gpt2Model(Gpt2Config config, Json file = {})
-      : FileModel(gpt2_names(), std::move(file)), config_(std::move(config)) {}
+  explicit Gpt2Model(Gpt2Config config, Json file = {});
 
   ModelShape shape() const override;
   std::string description() const override;
   std::vector<std::string> configuration() const override { return config_.facts(); }
+  const Task& task() const override { return task_ ? *task_ : language_model_task(); }
+  std::vector<std::string> class_names() const override { return config_.classes; }
+  void set_class_names(const std::vector<std::string>& names) override;
   DropoutProbabilities dropout() const override;
   void set_dropout(const DropoutProbabilities& dropout) override;
   ModelCost cost(int tokens) const override { return gpt2_cost(config_, tokens); }
@@ -44,7 +49,10 @@ class Gpt2Model final : public FileModel {
   void save_new(const std::string& directory) const override { config_.save(directory); }
   void update(Json& json) const override;
 
+  void classify();
+
   Gpt2Config config_;
+  std::unique_ptr<Task> task_;  ///< null: language modelling
 };
 
 std::unique_ptr<Model> load_gpt2(const ConfigFile& config, const SafetensorsReader* weights,

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "models/blocks/classification_head.hpp"
 #include "models/blocks/language_head.hpp"
 #include "models/blocks/token_embedding.hpp"
 #include "models/blocks/transformer_block.hpp"
@@ -38,12 +39,41 @@ std::unique_ptr<Block<Real>> make_block(const Gpt2Config& config, int block, int
       MlpNames{h + "ln_2", h + "mlp.c_fc", h + "mlp.c_proj"}, mlp, bucket);
 }
 
+/// Returns the end of a language model. The bucket of a shared table is final last.
+template <class Real>
+std::unique_ptr<LastEnd<Real>> make_language_head(const Gpt2Config& config, int bucket,
+                                                  TokenTable<Real>& tokens,
+                                                  ParameterArena<Real>& parameters) {
+  const std::uint64_t C = config.n_embd, V = config.vocabulary_size;
+  const NormLayer<Real> norm(parameters, "ln_f", C, config.layer_norm_epsilon, bucket);
+  const int matrix = config.is_tied() ? tokens.declare(bucket + 1)
+                                      : parameters.add("lm_head.weight", {V, C}, true, bucket + 1);
+  parameters.set_operands({matrix});
+  const std::vector<int> buckets =
+      config.is_tied() ? std::vector<int>{bucket} : std::vector<int>{bucket + 1, bucket};
+  return std::make_unique<LanguageHead<Real>>(parameters, norm, matrix, buckets);
+}
+
+template <class Real>
+std::unique_ptr<LastEnd<Real>> make_classification_head(const Gpt2Config& config, int bucket,
+                                                        ParameterArena<Real>& parameters) {
+  return std::make_unique<ClassificationHead<Real>>(
+      parameters, ClassificationNames{.dense = "", .output = "score", .norm = "ln_f"},
+      ClassificationOptions{.channels = config.n_embd,
+                            .classes = static_cast<int>(config.classes.size()),
+                            .pooling = Pooling::last,
+                            .epsilon = config.layer_norm_epsilon,
+                            .layout = WeightLayout::outputs_inputs,
+                            .output_bias = Bias::no},
+      bucket);
+}
+
 /// Declares the parameters and returns what the stage consists of.
 template <class Real>
 StageParts<Real> make_parts(const Gpt2Config& config, const StagePart& part,
                             ParameterArena<Real>& parameters) {
-  const std::uint64_t C = config.n_embd, V = config.vocabulary_size;
-  const bool tied = config.tie_word_embeddings;
+  const std::uint64_t C = config.n_embd;
+  const bool tied = config.is_tied();
   const int channels = config.n_embd;
   StageParts<Real> parts;
   parts.input_shape = [channels](int tokens) { return BoundaryShape{tokens, channels}; };
@@ -63,17 +93,9 @@ StageParts<Real> make_parts(const Gpt2Config& config, const StagePart& part,
   }
   for (int i = 0; i < part.blocks; ++i, ++bucket)
     parts.blocks.push_back({make_block(config, part.first_block + i, bucket, parameters), bucket});
-  if (part.last) {
-    const int norm_bucket = bucket++;
-    const NormLayer<Real> norm(parameters, "ln_f", C, config.layer_norm_epsilon, norm_bucket);
-    const int matrix =
-        tied ? tokens->declare(bucket) : parameters.add("lm_head.weight", {V, C}, true, bucket);
-    parameters.set_operands({matrix});
-    // The bucket of a shared table is final last.
-    const std::vector<int> buckets =
-        tied ? std::vector<int>{norm_bucket} : std::vector<int>{bucket, norm_bucket};
-    parts.last = std::make_unique<LanguageHead<Real>>(parameters, norm, matrix, buckets);
-  }
+  if (part.last)
+    parts.last = config.is_classifier() ? make_classification_head(config, bucket, parameters)
+                                        : make_language_head(config, bucket, *tokens, parameters);
   if (part.first || (part.last && tied)) parts.token_embedding = tokens;
   return parts;
 }
@@ -87,7 +109,8 @@ ModelCost gpt2_cost(const Gpt2Config& config, int tokens) {
   // Attention's two products run over half of T x T, and its scores are recomputed in the backward
   // pass.
   cost.block = 3 * 2 * T * (4 * C * C + 2 * C * F) + 2 * T * T / 2 * C * 7;
-  cost.head = 3 * 2 * T * C * V;
+  cost.head = config.is_classifier() ? 3 * 2 * C * static_cast<double>(config.classes.size())
+                                     : 3 * 2 * T * C * V;
   return cost;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // GPT-2 (Radford et al. 2019) as a stage of consecutive blocks. It computes the same as Hugging
-// Face's GPT2LMHeadModel.
+// Face's GPT2LMHeadModel or, with classes, GPT2ForSequenceClassification.
 #pragma once
 
 #include <set>

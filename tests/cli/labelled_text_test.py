@@ -100,8 +100,10 @@ for first, second, _ in list(csv.reader(open(table, newline="")))[1:]:
     first_ids, second_ids = ids[:kept], ids[kept:]
     tokens = [end, *first_ids, end, *second_ids, end]
     segments = [0] * (len(first_ids) + 2) + [1] * (len(second_ids) + 1)
+    more = {"token_type_ids": torch.tensor([segments])}
+    if model.config.model_type == "gpt2": more = {}  # which would add rows of the token table
     with torch.no_grad():
-        logits = model(torch.tensor([tokens]), token_type_ids=torch.tensor([segments])).logits
+        logits = model(torch.tensor([tokens]), **more).logits
     result.append(logits.softmax(-1)[0].tolist())
 print(json.dumps([result, model.config.id2label]))
 """
@@ -276,7 +278,6 @@ class LabelledTexts(Texts):
         no_label = write_csv(self.place / "no_label.csv", self.table, ("first", "second", "x"))
         for overrides, parts in (
                 (["data.kind=text"], ["a table is not a text", "labelled_text"]),
-                (["model.new.type=gpt2"], ["do not have what the model requires", "data.kind"]),
                 ([f"data.train=[\"{no_label}\"]"], ["the header has no column 'kind'"]),
                 (["data.labelled.texts=[\"a\",\"b\",\"c\"]"], ["one text or two"]),
                 (["data.labelled.label=first"], ["the label is not one of the model's"]),
@@ -341,6 +342,37 @@ class DebertaTexts(Texts):
     def test_check(self):
         out = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 2}))]).out
         self.assertIn("DeBERTa-v2 of 4 blocks x 32 channels, 3 classes", out)
+
+
+class Gpt2Texts(Texts):
+    """A causal model that classifies by the last token."""
+
+    TYPE = "gpt2"
+
+    def test_stages_change_nothing(self):
+        self.check_stages(lambda keys: self.deck(pipeline=keys))
+
+    def test_transformers_give_the_same_probabilities(self):
+        self.check_transformers()
+
+    def test_a_language_model_gets_a_classifier(self):
+        self.train(self.small(), "language", 1)
+        source = self.output("language") / "model"
+        deck = self.deck(model={"path": str(source)}, tokenizer={"train_vocabulary": 0},
+                         data={"sequence_length": 10}, training={"steps": 60},
+                         pipeline={"stages": 2})
+        run = self.train(deck, "classifier", 2)
+        self.assertLess(run.losses[-10:].mean(), 0.8 * run.losses[:10].mean())
+        output = self.output("classifier") / "model"
+        config = json.loads((output / "config.json").read_text())
+        self.assertEqual(config["architectures"], ["GPT2ForSequenceClassification"])
+        self.assertEqual(list(config["id2label"].values()), sorted(COLOURS))
+        header, _ = support.read_safetensors(output / "model.safetensors")
+        self.assertEqual(header["score.weight"]["shape"][0], 3)
+        self.assertNotIn("lm_head.weight", header)
+        # A language model's data do not fit it any more.
+        deck = self.deck_file(self.small(model={"path": str(output)}, tokenizer={"train_vocabulary": 0}))
+        self.assert_stops(support.run(["evaluate", deck]), "labelled_text")
 
 
 if __name__ == "__main__":

@@ -116,10 +116,12 @@ def write_training(group, name, model, batches, run, optimizer, unfelt=(".key.bi
     training["sums_of_squares"] = [(value ** 2).sum() for value in final.values()]
 
 
-def write_adamw(group, model, batches, run, **options):
-    """Norms and biases do not decay."""
-    def decays(name):
-        return "norm" not in name.lower() and "bias" not in name
+def decays_except(*parts):
+    """Decays what is neither a bias nor has one of these parts in its name."""
+    return lambda name: not any(part in name.lower() for part in ("bias", *parts))
+
+
+def write_adamw(group, model, batches, run, decays=decays_except("norm"), **options):
     optimizer = torch.optim.AdamW(
         [{"params": [p for n, p in model.named_parameters() if decays(n)],
           "weight_decay": WEIGHT_DECAY},

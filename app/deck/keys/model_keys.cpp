@@ -35,9 +35,11 @@ void add_model(std::vector<Key>& keys, ModelSettings& m) {
       "Dropout probability before each residual addition. A negative value keeps the model's own.");
 
   SectionKeys add_new(keys, "model.new");
-  add_new("type", type_choice(m.type),
-          "Architecture: gpt2 is a language model, bert and deberta-v2 classify texts (data.kind = "
-          "\"labelled_text\"), vit and resnet classify images (data.kind = \"images\").");
+  add_new(
+      "type", type_choice(m.type),
+      "Architecture: gpt2 is a language model or classifies texts, bert and deberta-v2 classify "
+      "texts (data.kind = \"labelled_text\"), vit and resnet classify images (data.kind = "
+      "\"images\").");
   add_new("n_layer", Integer{&m.n_layer, 1, 10000},
           "Number of transformer blocks. resnet has depths.");
   add_new("n_head", Integer{&m.n_head, 1, 1024}, "Number of attention heads. It divides n_embd.");

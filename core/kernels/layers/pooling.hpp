@@ -10,16 +10,23 @@
 
 namespace deltapipe {
 
-/// first: the first row, such as BERT's [CLS]; mean: the mean of the valid rows.
-enum class Pooling { first, mean };
+/// first: the first row, such as BERT's [CLS]; mean: the mean of the valid rows; last: the last
+/// valid row, which a causal model needs.
+enum class Pooling { first, mean, last };
 
 namespace pooling_kernels {
 
-/// Returns the number of rows that are pooled.
-KOKKOS_FORCEINLINE_FUNCTION int pooled_rows(Pooling pooling, int sample, int tokens,
-                                            const VectorRef<const std::int32_t>& length_B) {
-  if (pooling == Pooling::first) return 1;
-  return length_B.extent(0) > 0 ? length_B(sample) : tokens;
+/// Rows [begin, end) of a sample.
+struct RowRange {
+  int begin, end;
+};
+
+/// Returns the rows that are pooled.
+KOKKOS_FORCEINLINE_FUNCTION RowRange pooled_rows(Pooling pooling, int sample, int tokens,
+                                                 const VectorRef<const std::int32_t>& length_B) {
+  if (pooling == Pooling::first) return {0, 1};
+  const int length = length_B.extent(0) > 0 ? length_B(sample) : tokens;
+  return {pooling == Pooling::last ? length - 1 : 0, length};
 }
 
 }  // namespace pooling_kernels
@@ -35,11 +42,11 @@ void pool_rows(const ExecSpace& exec, Pooling pooling, int tokens,
       "deltapipe::Pooling::forward", row_policy(exec, y_BC.extent_int(0)),
       DELTAPIPE_LAMBDA(const RowMember& team) {
         const int b = team.league_rank();
-        const int rows = pooling_kernels::pooled_rows(pooling, b, tokens, length_B);
+        const auto rows = pooling_kernels::pooled_rows(pooling, b, tokens, length_B);
         row_for(team, channels, [&](int c) {
           Real sum = 0;
-          for (int t = 0; t < rows; ++t) sum += x_NC(b * tokens + t, c);
-          y_BC(b, c) = sum / rows;
+          for (int t = rows.begin; t < rows.end; ++t) sum += x_NC(b * tokens + t, c);
+          y_BC(b, c) = sum / (rows.end - rows.begin);
         });
       });
 }
@@ -54,9 +61,11 @@ void pool_rows_backward(const ExecSpace& exec, Pooling pooling, int tokens,
       "deltapipe::Pooling::backward", row_policy(exec, dx_NC.extent_int(0)),
       DELTAPIPE_LAMBDA(const RowMember& team) {
         const int b = team.league_rank() / tokens, t = team.league_rank() % tokens;
-        const int rows = pooling_kernels::pooled_rows(pooling, b, tokens, length_B);
+        const auto rows = pooling_kernels::pooled_rows(pooling, b, tokens, length_B);
+        const bool is_pooled = t >= rows.begin && t < rows.end;
+        const int count = rows.end - rows.begin;
         Real* const dx = &dx_NC(team.league_rank(), 0);
-        row_for(team, channels, [&](int c) { dx[c] = t < rows ? dy_BC(b, c) / rows : Real(0); });
+        row_for(team, channels, [&](int c) { dx[c] = is_pooled ? dy_BC(b, c) / count : Real(0); });
       });
 }
 

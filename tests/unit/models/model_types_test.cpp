@@ -31,6 +31,21 @@ NewModel small_model() {
   return shape;
 }
 
+/// A small model of every type, and a GPT-2 without classes.
+struct Made {
+  std::string name;
+  std::unique_ptr<Model> model;
+};
+std::vector<Made> small_models() {
+  std::vector<Made> models;
+  for (const ModelType& type : model_types())
+    models.push_back({type.name, type.create(small_model())});
+  NewModel shape = small_model();
+  shape.class_names.clear();
+  models.push_back({"language model", model_types()[0].create(shape)});
+  return models;
+}
+
 /// Returns the elements of parameters that are not copies of another stage's.
 std::size_t elements(const std::vector<ParameterInfo>& parameters) {
   return std::accumulate(
@@ -73,9 +88,8 @@ TEST_CASE("Every model type makes a model that its config.json brings back", "[m
 TEST_CASE("The stages of a model fit and have all of its parameters between them",
           "[model_types]") {
   constexpr int kTokens = 4;
-  for (const ModelType& type : model_types()) {
-    CAPTURE(type.name);
-    const std::unique_ptr<Model> model = type.create(small_model());
+  for (const auto& [name, model] : small_models()) {
+    CAPTURE(name);
     const std::size_t whole = elements(model->parameters(stage_part({3}, 0)));
     std::size_t sum = 0;
     BoundaryShape before;
@@ -99,9 +113,8 @@ TEST_CASE("The stages of a model fit and have all of its parameters between them
 
 TEST_CASE("The first stage of a model has a copy of a shared embedding that is frozen",
           "[model_types][frozen]") {
-  for (const ModelType& type : model_types()) {
-    CAPTURE(type.name);
-    const std::unique_ptr<Model> model = type.create(small_model());
+  for (const auto& [name, model] : small_models()) {
+    CAPTURE(name);
     const std::unique_ptr<Stage<float>> alone = model->make_stage(stage_part({3}, 0));
     const TokenEmbedding<float>* embedding = alone->token_embedding();
     if (embedding == nullptr || !embedding->shared()) continue;
@@ -180,9 +193,8 @@ TEST_CASE("A stage takes the memory that it says, and none before", "[model_type
     capacity.products = GENERATE(ProductPrecision::fp32, ProductPrecision::bf16);
   if (capacity.keeps_text) capacity.samples = 1;
   CAPTURE(capacity.input_gradient, every_frozen, capacity.keeps_text);
-  for (const ModelType& type : model_types()) {
-    CAPTURE(type.name);
-    const std::unique_ptr<Model> model = type.create(small_model());
+  for (const auto& [name, model] : small_models()) {
+    CAPTURE(name);
     std::set<std::string> frozen;
     const std::vector<ParameterInfo> parameters = model->parameters(stage_part({3}, 0));
     for (std::size_t i = 0; i < parameters.size(); ++i)
@@ -226,9 +238,8 @@ TEST_CASE("The gradients at a stage's ends alias nothing that their contract kee
   const auto overlap = [](const Range& a, const Range& b) {
     return std::less<>()(a.first, b.second) && std::less<>()(b.first, a.second);
   };
-  for (const ModelType& type : model_types()) {
-    CAPTURE(type.name);
-    const std::unique_ptr<Model> model = type.create(small_model());
+  for (const auto& [name, model] : small_models()) {
+    CAPTURE(name);
     const std::unique_ptr<Stage<float>> stage = model->make_stage(stage_part({1, 1, 1}, 1));
     stage->parameters().allocate(true);
     stage->reserve(capacity);
