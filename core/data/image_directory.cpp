@@ -28,6 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kMostClasses = std::numeric_limits<std::int16_t>::max();
 constexpr const char* kLayout = "give each class a sub-directory with its PNG and JPEG files";
 
 std::string suffix_of(const fs::path& path) {
@@ -114,6 +115,13 @@ class Lister {
 
 bool is_class(const std::string& directory) {
   return !directory.starts_with('.');
+}
+
+/// Labels have 16 bits.
+void require_countable(const std::string& directory, std::size_t classes) {
+  if (classes > kMostClasses)
+    refuse_line(directory, "there are too many classes", std::to_string(classes),
+                "use at most " + std::to_string(kMostClasses));
 }
 
 std::int16_t class_of(const std::string& directory, const std::string& name,
@@ -221,11 +229,7 @@ std::vector<std::string> directory_classes(const std::string& directory) {
   std::vector<std::string> classes = entries_of(directory).directories;
   std::erase_if(classes, [](const std::string& name) { return !is_class(name); });
   if (classes.empty()) refuse_line(directory, "the directory has no classes", "", kLayout);
-  constexpr std::size_t kMostClasses = std::numeric_limits<std::int16_t>::max();
-  if (classes.size() > kMostClasses)
-    refuse_line(directory,
-                "the directory has more than " + std::to_string(kMostClasses) + " classes",
-                std::to_string(classes.size()), "use fewer classes");
+  require_countable(directory, classes.size());
   for (const std::string& name : classes)
     if (first_invalid_utf8(name) < name.size())
       refuse_line(directory, "the name of a class is not UTF-8", printable(name, 60),
@@ -236,6 +240,7 @@ std::vector<std::string> directory_classes(const std::string& directory) {
 ImageList list_image_directories(const std::vector<std::string>& directories,
                                  const std::vector<std::string>& classes, bool labels_optional) {
   ImageList list;
+  require_countable(directories.front(), classes.size());
   for (const std::string& directory : directories)
     list_directory(directory, classes, labels_optional, list);
   if (list.size() > std::numeric_limits<std::uint32_t>::max())

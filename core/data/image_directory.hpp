@@ -25,14 +25,14 @@ struct ImageList {
 };
 
 /// Returns the names of the classes of a directory, sorted as bytes: those of its sub-directories.
-/// Throws UserError, also if there are none.
+/// Throws UserError, also for a directory without sub-directories.
 std::vector<std::string> directory_classes(const std::string& directory);
 
 /// Lists the images in directories, in the order of directories, classes and names; directories
-/// within classes belong to them. Files are images by their suffix: .png, .jpg or .jpeg; others are
+/// within classes belong to them. Files are images by their suffix: .png, .jpg or .jpeg. The rest is
 /// counted, but suffixes of other images are refused. With `labels_optional`, a directory without
-/// sub-directories has images without labels; without `classes`, all have. Throws UserError for
-/// classes that are not one of `classes` or have no images.
+/// sub-directories has images without labels. Without `classes`, labels are not looked up. Throws
+/// UserError for sub-directories that are not one of `classes` or lack images.
 ImageList list_image_directories(const std::vector<std::string>& directories,
                                  const std::vector<std::string>& classes, bool labels_optional);
 

@@ -182,8 +182,8 @@ class Source {
   }
   void note_ignored(std::vector<std::string>& notes) const {
     if (listed_ && listed_->ignored > 0)
-      notes.push_back(std::to_string(listed_->ignored) +
-                      " files or hidden directories among the images are ignored, the first is " +
+      notes.push_back("files and hidden directories among the images that are ignored: " +
+                      std::to_string(listed_->ignored) + ", the first is " +
                       listed_->first_ignored);
   }
 

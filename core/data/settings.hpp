@@ -78,7 +78,7 @@ inline constexpr std::array kImageFitNames = {"crop", "stretch"};
 
 /// Size, normalisation and augmentation of images.
 struct ImageSettings {
-  /// Of images of directories: height and width, or a side; empty: the model's or the images' own.
+  /// Height and width of images of directories, or a side; empty: the model's or the images' own.
   std::vector<int> size = {};
   ImageFit fit = ImageFit::crop;
   std::vector<double> mean = {0.5};       ///< of values from 0 to 1: one for all channels, or each
