@@ -108,9 +108,8 @@ TEST_CASE("Files that are not images are counted", "[data][images]") {
   tree.text("train/ant/.cache/x.gif");
   const DataSplit split = tree.load({19, 23, 3});
   CHECK(split.train->size() == 4);
-  CHECK_THAT(split.notes.back(),
-             Contains("5 files or hidden directories among the images are ignored") &&
-                 Contains("train/README.txt"));
+  CHECK_THAT(split.notes.back(), Contains("among the images that are ignored: 5, the first is") &&
+                                     Contains("train/README.txt"));
 }
 
 TEST_CASE("Images of all sizes get the size of the model or the deck", "[data][images]") {
@@ -287,8 +286,15 @@ TEST_CASE("Directories that cannot be used are refused", "[data][images]") {
   SECTION("channels") {
     CHECK_THAT(tree.message({19, 23, 2}), Contains("images of directories have 1 or 3 channels"));
   }
+  SECTION("too many classes") {
+    const std::vector<std::string> many(32768, "ant");
+    CHECK_THAT(message_of<UserError>([&] {
+                 load_images(tree.settings, {19, 23, 3}, many, 1);
+               }),
+               Contains("too many classes (got 32768); use at most 32767"));
+  }
   SECTION("memory") {
-    // 2 images of 48 TB, of which no byte is written.
+    // 4 images of 48 TB each.
     CHECK_THAT(tree.message({4'000'000, 4'000'000, 3}), Contains("do not fit into the memory"));
   }
 }
