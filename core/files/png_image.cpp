@@ -37,7 +37,7 @@ class PngReader {
     const int colour = png_get_color_type(png_, info_), depth = png_get_bit_depth(png_, info_);
     if (depth == 16) png_set_strip_16(png_);
     if (colour == PNG_COLOR_TYPE_PALETTE) png_set_palette_to_rgb(png_);
-    if (colour == PNG_COLOR_TYPE_GRAY && depth < 8) png_set_expand_gray_1_2_4_to_8(png_);
+    // This also gives grey images of fewer bits 8.
     if ((colour & PNG_COLOR_MASK_COLOR) == 0) png_set_gray_to_rgb(png_);
     png_set_strip_alpha(png_);
     passes_ = png_set_interlace_handling(png_);

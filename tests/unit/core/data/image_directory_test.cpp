@@ -98,6 +98,17 @@ TEST_CASE("Sub-directories are classes, in order of their names", "[data][images
                read_image(kFixtures + "/rgb.png", 1).pixels_HWC);
 }
 
+TEST_CASE("The order of a file system is not that of images", "[data][images]") {
+  Tree tree;
+  std::vector<std::string> names;
+  for (int i = 0; i < 40; ++i) {
+    names.push_back("c" + std::to_string(i * 7 % 40) + "/a.png");
+    tree.put("rgb.png", "train/" + names.back());
+  }
+  std::ranges::sort(names);
+  CHECK(list_image_directories(tree.settings.train, {}, false).names == names);
+}
+
 TEST_CASE("Files that are not images are counted", "[data][images]") {
   Tree tree;
   tree.put_classes();
