@@ -29,10 +29,10 @@ struct ImageList {
 std::vector<std::string> directory_classes(const std::string& directory);
 
 /// Lists the images in directories, in the order of directories, classes and names; directories
-/// within classes belong to them. Files are images by their suffix: .png, .jpg or .jpeg. The rest is
-/// counted, but suffixes of other images are refused. With `labels_optional`, a directory without
-/// sub-directories has images without labels. Without `classes`, labels are not looked up. Throws
-/// UserError for sub-directories that are not one of `classes` or lack images.
+/// within classes belong to them. Files are images by their suffix: .png, .jpg or .jpeg. The rest
+/// is counted, but suffixes of other images are refused. With `labels_optional`, a directory
+/// without sub-directories has images without labels. Without `classes`, labels are not looked up.
+/// Throws UserError for sub-directories that are not one of `classes` or lack images.
 ImageList list_image_directories(const std::vector<std::string>& directories,
                                  const std::vector<std::string>& classes, bool labels_optional);
 

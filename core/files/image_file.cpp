@@ -81,7 +81,8 @@ ImageHeader read_png_header(const ReadOnlyFile& file, Cursor& at) {
   at.skip(7);
   const int channels = format[1] == 2 ? 3 : format[1] == 4 ? 2 : format[1] == 6 ? 4 : 1;
   const int bits = std::max(1, format[0] * channels);
-  // Animations announce themselves before the pixels. A file with more chunks than these is not one.
+  // Animations announce themselves before the pixels. A file with more chunks than these is not
+  // one.
   constexpr int kMostChunks = 1000;
   for (int i = 0; i < kMostChunks && at.has(8); ++i) {
     const auto chunk = at.read<8>();
