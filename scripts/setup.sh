@@ -26,6 +26,8 @@ run       libhdf5-103-1                   outputs, checkpoints, caches, data set
 run       libtomlplusplus3                decks
 run       libxxhash0                      checksums
 run       zlib1g                          compressed files of images
+run       libpng16-16                     PNG images
+run       libjpeg62-turbo                 JPEG images
 build     g++                             compiler
 build     cmake                           build system
 build     ninja-build                     the tool that it drives
@@ -42,6 +44,8 @@ build     nlohmann-json3-dev              config.json, tokenizer.json, headers o
 build     libcli11-dev                    command line
 build     libxxhash-dev                   checksums
 build     zlib1g-dev                      compressed files of images
+build     libpng-dev                      PNG images
+build     libjpeg-dev                     JPEG images
 analysis  python3-h5py                    reads outputs
 analysis  python3-matplotlib              plots of runs
 analysis  python3-munkres                 spares matplotlib SciPy, Pythran and Boost, 250 MB
@@ -54,6 +58,7 @@ tests     clang-tidy-14                   checks of changed files
 tests     clang-14                        fuzz targets
 tests     libclang-rt-14-dev              libFuzzer and sanitizers for them
 tests     python3-venv                    environments of scripts/setup_python.sh
+tests     python3-pil                     golden values of images are compared with it
 tests     python3-torch                   golden values are compared with it
 tests     iproute2                        network namespaces with slow links
 tests     slurmctld                       a batch system for the tests of job scripts

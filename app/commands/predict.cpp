@@ -34,6 +34,14 @@ std::vector<std::int32_t> labels_of(const Dataset& data, std::uint64_t first, st
   return labels;
 }
 
+/// Returns the files of samples first, first + 1 ...; empty if samples are not files.
+std::vector<std::string> files_of(const Dataset& data, std::uint64_t first, std::size_t count) {
+  std::vector<std::string> files;
+  for (std::size_t i = 0; i < count && !data.file(first).empty(); ++i)
+    files.push_back(data.file(first + i));
+  return files;
+}
+
 /// Returns the settings with the files of data.predict, if there are any, as the only data.
 Settings with_files_to_predict(const Settings& settings) {
   if (settings.data.predict.empty()) return settings;
@@ -83,7 +91,7 @@ void run_predict(const Settings& deck, const ProcessGrid& grid, ProgressThread& 
   if (grid.rank() == 0) {
     make_directory(settings.output.directory);
     file.emplace(settings.output.directory, inputs.plan.model->class_names(),
-                 inputs.plan.model->description(), effective_deck(deck));
+                 inputs.plan.model->description(), effective_deck(deck), !data.file(0).empty());
   }
   const PipelineOptions options = pipeline_options(settings);
   const auto pipeline = make_evaluation_pipeline(options, inputs, grid, progress);
@@ -94,7 +102,8 @@ void run_predict(const Settings& deck, const ProcessGrid& grid, ProgressThread& 
           data, options.evaluation.modes.front(), static_cast<int>(classes),
           [&](const Predictions& predictions) {
             const std::size_t count = predictions.probabilities.size() / classes;
-            file->append(labels_of(data, predictions.first, count), predictions.probabilities);
+            file->append(labels_of(data, predictions.first, count), predictions.probabilities,
+                         files_of(data, predictions.first, count));
           });
   if (grid.rank() > 0) return;
   file->commit();

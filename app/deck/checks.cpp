@@ -84,11 +84,12 @@ void check_model(const Settings& s) {
 }
 
 void check_images(const Settings& s) {
-  constexpr std::array kFormats = {DataFormat::automatic, DataFormat::idx, DataFormat::cifar10,
-                                   DataFormat::cifar100};
-  if (std::ranges::find(kFormats, s.data.format) == kFormats.end())
+  if (s.data.format != DataFormat::automatic && !is_of_images(s.data.format))
     refuse({"data.format", "data.kind"}, "data.format is not one of images", name_of(s.data.format),
-           "use automatic, idx, cifar10 or cifar100");
+           "use automatic, idx, cifar10, cifar100 or directory");
+  if (s.data.images.size.size() > 2)
+    refuse({"data.images.size"}, "data.images.size is neither a side nor height and width",
+           to_string(s.data.images.size.size()) + " values", "give one or two values");
   if (s.data.sequence_length > 0)
     refuse({"data.sequence_length", "data.kind"}, "data.sequence_length is for texts",
            to_string(s.data.sequence_length), "remove it: the size of the images sets the rows");

@@ -16,7 +16,7 @@ const auto section_table = std::to_array<Section>({
     {"tokenizer", "How text becomes tokens."},
     {"data", "Training and validation samples."},
     {"data.labelled", "Records of data.kind = \"labelled_text\", in JSON lines, CSV or TSV."},
-    {"data.images", "Normalisation and augmentation of data.kind = \"images\"."},
+    {"data.images", "Size, normalisation and augmentation of data.kind = \"images\"."},
     {"training", "Length of the training and size of its steps."},
     {"training.optimizer", "AdamW or SGD, and the learning rate."},
     {"pipeline", "How the model is spread over MPI ranks."},

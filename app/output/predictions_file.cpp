@@ -32,8 +32,9 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 }  // namespace
 
 PredictionsFile::PredictionsFile(const std::string& directory, std::vector<std::string> classes,
-                                 const std::string& model, const std::string& deck)
+                                 const std::string& model, const std::string& deck, bool named)
     : classes_(std::move(classes)),
+      named_(named),
       hdf5_file_(directory + "/predictions.h5"),
       csv_file_(directory + "/predictions.csv"),
       hdf5_(hdf5::File::create(hdf5_file_.temporary_path(), {.shown_path = hdf5_file_.path()})),
@@ -46,23 +47,29 @@ PredictionsFile::PredictionsFile(const std::string& directory, std::vector<std::
   hdf5_.write_attribute("classes", classes_);
   hdf5_.write_attribute("model", model);
   hdf5_.write_attribute("deck", deck);
-  std::string header = "sample,label,prediction";
+  std::string header = named_ ? "sample,file,label,prediction" : "sample,label,prediction";
   for (const std::string& name : classes_) header += "," + csv_field("p(" + name + ")");
   csv_file_.append(bytes_of(header + "\r\n"));
 }
 
 std::string PredictionsFile::csv_line(std::int32_t label, std::int32_t prediction,
-                                      std::span<const float> probabilities) const {
+                                      std::span<const float> probabilities,
+                                      const std::string* file) const {
   const auto name = [&](std::int32_t index) {
     return index < 0 ? std::string() : csv_field(classes_[static_cast<std::size_t>(index)]);
   };
-  std::string line = std::to_string(samples_) + "," + name(label) + "," + name(prediction);
+  std::string line = std::to_string(samples_) + ",";
+  if (file != nullptr) line += csv_field(*file) + ",";
+  line += name(label) + "," + name(prediction);
   for (const float p : probabilities) line += "," + number_text("%.6g", p);
   return line + "\r\n";
 }
 
 void PredictionsFile::append(std::span<const std::int32_t> label_B,
-                             std::span<const float> probabilities) {
+                             std::span<const float> probabilities,
+                             std::span<const std::string> file_B) {
+  DELTAPIPE_ASSERT(file_B.size() == (named_ ? label_B.size() : 0),
+                   std::to_string(file_B.size()) + " files");
   const std::size_t classes = classes_.size();
   DELTAPIPE_ASSERT(probabilities.size() == label_B.size() * classes,
                    std::to_string(probabilities.size()) + " probabilities");
@@ -71,7 +78,7 @@ void PredictionsFile::append(std::span<const std::int32_t> label_B,
   for (std::size_t b = 0; b < label_B.size(); ++b) {
     const auto row = probabilities.subspan(b * classes, classes);
     predicted.push_back(static_cast<std::int32_t>(std::ranges::max_element(row) - row.begin()));
-    lines += csv_line(label_B[b], predicted.back(), row);
+    lines += csv_line(label_B[b], predicted.back(), row, named_ ? &file_B[b] : nullptr);
     ++samples_;
     if (label_B[b] < 0) continue;
     ++labelled_;

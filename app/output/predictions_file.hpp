@@ -18,15 +18,18 @@ namespace deltapipe {
 /// `probabilities` ([samples, classes], float32). If labels are known and there are at most
 /// kMostConfused classes, `confusion` ([classes, classes], uint64) counts samples by label and
 /// prediction. Its attributes are `classes` (the names), `model` and `deck`. predictions.csv has
-/// the same with names of classes, after a header line, as RFC 4180 defines it.
+/// the same with names of classes, after a header line, as RFC 4180 defines it. If samples are
+/// files, its second column has their names.
 class PredictionsFile {
  public:
-  /// `classes` are the names of at least two classes. UserError if a file cannot be written.
+  /// `classes` are the names of at least two classes. `named`: samples are files. UserError if a
+  /// file cannot be written.
   PredictionsFile(const std::string& directory, std::vector<std::string> classes,
-                  const std::string& model, const std::string& deck);
+                  const std::string& model, const std::string& deck, bool named = false);
 
-  /// Appends samples. probabilities is [label_B, classes].
-  void append(std::span<const std::int32_t> label_B, std::span<const float> probabilities);
+  /// Appends samples. probabilities is [label_B, classes]; file_B has their files or is empty.
+  void append(std::span<const std::int32_t> label_B, std::span<const float> probabilities,
+              std::span<const std::string> file_B = {});
   void commit();
 
   /// Returns the number of appended samples with a label, and how many of them are right.
@@ -40,9 +43,10 @@ class PredictionsFile {
 
  private:
   std::string csv_line(std::int32_t label, std::int32_t prediction,
-                       std::span<const float> probabilities) const;
+                       std::span<const float> probabilities, const std::string* file) const;
 
   std::vector<std::string> classes_;
+  bool named_;
   AtomicFile hdf5_file_, csv_file_;
   hdf5::File hdf5_;
   hdf5::Dataset label_, prediction_, probabilities_;

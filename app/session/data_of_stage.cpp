@@ -53,8 +53,7 @@ DataSplit read_samples(const DataSettings& settings, const Model& model,
     case DataKind::labelled_text:
       return load_labelled_texts(settings, vocabulary, model.class_names(), tokens);
     case DataKind::images:
-      return load_images(settings, model.shape().image,
-                         static_cast<int>(model.class_names().size()), tokens);
+      return load_images(settings, model.shape().image, model.class_names(), tokens);
   }
   return {};
 }

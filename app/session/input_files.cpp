@@ -44,6 +44,12 @@ class Search {
     return false;
   }
 
+  /// Images may be in directories, whose files are read with the samples.
+  bool is_directory_of_images(const std::string& path) const {
+    std::error_code error;
+    return settings_.data.kind == DataKind::images && fs::is_directory(path, error);
+  }
+
   static constexpr const char* kPutThere = "put the data there or name another file";
 
   void texts() {
@@ -52,7 +58,7 @@ class Search {
     for (const auto& [key, files] :
          {std::pair{"data.train", &data.train}, std::pair{"data.validation", &data.validation}})
       for (const std::string& name : *files)
-        if (!file(name, key, kPutThere)) found_.texts = false;
+        if (!is_directory_of_images(name) && !file(name, key, kPutThere)) found_.texts = false;
   }
 
   void prompts() {

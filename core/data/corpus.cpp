@@ -36,7 +36,7 @@ void refuse_other_kinds(const std::string& file, DataFormat format) {
   if (format == DataFormat::csv || format == DataFormat::tsv)
     refuse_line(file, "a table is not a text", "",
                 "set data.kind to \"labelled_text\", or write the texts as JSON lines");
-  if (format == DataFormat::idx || format == DataFormat::cifar10 || format == DataFormat::cifar100)
+  if (is_of_images(format))
     refuse_line(file, "data.format is that of images", name_of(format),
                 "set data.kind to \"images\", or data.format to text or jsonl");
 }

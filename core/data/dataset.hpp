@@ -46,6 +46,8 @@ class Dataset {
   /// Fills the spans that are not empty, padding included. Any number of threads may read.
   virtual void read(std::uint64_t id, const SampleVisit& visit,
                     const SampleSpans& fields) const = 0;
+  /// Returns the name of the file that is the sample; empty for samples of other files.
+  virtual std::string file(std::uint64_t) const { return {}; }
   /// Returns a hash of all samples: sets with equal fingerprints have equal samples.
   virtual std::uint64_t fingerprint() const = 0;
 };

@@ -98,7 +98,8 @@ DataFormat format_of(const std::string& file, DataFormat asked) {
                 std::to_string(size) + " bytes", kDownload);
   }
   refuse_line(file, "the name of the data file does not identify its format", name,
-              "set data.format to idx, cifar10 or cifar100");
+              "set data.format to idx, cifar10 or cifar100, or name a directory of PNG and JPEG "
+              "files");
 }
 
 struct IdxHeader {

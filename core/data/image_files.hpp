@@ -18,7 +18,8 @@ struct LabelledImages {
   DataFormat format = DataFormat::idx;
   ImageShape shape;
   std::vector<std::uint8_t> pixels_NHWC;
-  std::vector<std::int16_t> label_N;  ///< -1: unknown
+  std::vector<std::int16_t> label_N;     ///< -1: unknown
+  std::vector<std::string> name_N = {};  ///< of their files; empty: a file holds them all
 
   std::size_t size() const { return shape.values() == 0 ? 0 : pixels_NHWC.size() / shape.values(); }
 };

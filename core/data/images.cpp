@@ -5,11 +5,16 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <numeric>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/data/image_directory.hpp"
 #include "core/data/split.hpp"
+#include "core/data/text_lines.hpp"
 
 namespace deltapipe {
 
@@ -68,6 +73,10 @@ void Images::read(std::uint64_t id, const SampleVisit& visit, const SampleSpans&
   }
 }
 
+std::string Images::file(std::uint64_t id) const {
+  return images_->name_N.empty() ? std::string() : images_->name_N[index_[id]];
+}
+
 std::uint64_t Images::fingerprint() const {
   const std::array<std::uint64_t, 4> shape = {static_cast<std::uint64_t>(images_->shape.height),
                                               static_cast<std::uint64_t>(images_->shape.width),
@@ -77,8 +86,10 @@ std::uint64_t Images::fingerprint() const {
   const std::size_t bytes = images_->shape.values();
   for (const std::uint32_t image : index_) {
     hash = XXH64(images_->pixels_NHWC.data() + image * bytes, bytes, hash);
-    const auto label = static_cast<std::uint8_t>(images_->label_N[image]);
-    if (images_->label_N[image] >= 0) hash = XXH64(&label, 1, hash);
+    const std::int16_t label = images_->label_N[image];
+    const std::array<std::uint8_t, 2> label_bytes = {static_cast<std::uint8_t>(label),
+                                                     static_cast<std::uint8_t>(label >> 8)};
+    if (label >= 0) hash = XXH64(label_bytes.data(), label < 256 ? 1 : 2, hash);
   }
   return hash;
 }
@@ -120,40 +131,75 @@ std::string counts_text(const LabelledImages& images, const std::vector<std::uin
          text_of(images.shape);
 }
 
-}  // namespace
-
-ImageShape image_shape(const DataSettings& settings) {
-  const std::vector<std::string>& files =
-      settings.train.empty() ? settings.validation : settings.train;
-  return image_file_info(files.front(), settings.format).shape;
+bool is_directory(const std::string& file, DataFormat format) {
+  std::error_code ignored;
+  const bool is_one = std::filesystem::is_directory(file, ignored);
+  if (format == DataFormat::automatic) return is_one;
+  if (format == DataFormat::directory && !is_one)
+    refuse_line(file, "data.format is directory, and this is not one", "",
+                "set data.format to automatic");
+  return format == DataFormat::directory;
 }
 
-std::vector<std::string> image_classes(const DataSettings& settings) {
-  int classes = 0;
-  DataFormat format = DataFormat::idx;
-  for (const std::string& file : settings.train) {
-    const ImageFileInfo info = image_file_info(file, settings.format);
-    format = info.format;
-    classes = std::max(classes, image_file_classes(file, info));
+/// Returns true for directories. Throws UserError for directories among files.
+bool are_directories(const std::vector<std::string>& files, DataFormat format) {
+  const bool first = is_directory(files.front(), format);
+  for (const std::string& file : files)
+    if (is_directory(file, format) != first)
+      refuse_line(file, "the file has another format than " + files.front(),
+                  first ? "a file and a directory" : "a directory and a file",
+                  "name files only, or directories only");
+  return first;
+}
+
+/// Images of directories are listed first: only those that a run uses are read.
+class Source {
+ public:
+  Source(const std::vector<std::string>& files, const char* key, const DataSettings& settings,
+         const ImageShape& shape, const std::vector<std::string>& classes)
+      : fit_(settings.images.fit), shape_(shape) {
+    if (files.empty()) {
+      read_ = std::make_shared<LabelledImages>(LabelledImages{DataFormat::idx, shape, {}, {}});
+    } else if (are_directories(files, settings.format)) {
+      listed_ = list_image_directories(files, classes, settings.labels_optional);
+    } else {
+      read_files(files, key, settings, static_cast<int>(classes.size()));
+    }
   }
-  if (format == DataFormat::cifar10) return {kCifar10Names.begin(), kCifar10Names.end()};
-  if (classes < 2)
-    throw UserError({.what = "the training images have fewer than two classes",
-                     .value = std::to_string(classes),
-                     .keys = {"data.train"}});
-  std::vector<std::string> names;
-  for (int c = 0; c < classes; ++c) names.push_back(std::to_string(c));
-  return names;
-}
 
-DataSplit load_images(const DataSettings& settings, const ImageShape& shape, int classes,
-                      int rows) {
-  const auto read = [&](const std::vector<std::string>& files, const char* key) {
-    const auto images = std::make_shared<LabelledImages>(
+  std::vector<std::uint32_t> all() const {
+    std::vector<std::uint32_t> index(listed_ ? listed_->size() : read_->size());
+    std::iota(index.begin(), index.end(), 0);
+    return index;
+  }
+  /// Reads what has not been read yet; `index` then counts in the returned images.
+  std::shared_ptr<const LabelledImages> read(std::vector<std::uint32_t>& index) const {
+    if (!listed_) return read_;
+    auto images =
+        std::make_shared<LabelledImages>(read_listed_images(*listed_, index, shape_, fit_));
+    std::iota(index.begin(), index.end(), 0);
+    return images;
+  }
+  void note_ignored(std::vector<std::string>& notes) const {
+    if (listed_ && listed_->ignored > 0)
+      notes.push_back("files and hidden directories among the images that are ignored: " +
+                      std::to_string(listed_->ignored) + ", the first is " +
+                      listed_->first_ignored);
+  }
+
+ private:
+  void read_files(const std::vector<std::string>& files, const char* key,
+                  const DataSettings& settings, int classes) {
+    if (!settings.images.size.empty())
+      throw UserError({.what = "data.images.size is for directories of PNG and JPEG files",
+                       .value = files.front(),
+                       .remedy = "remove data.images.size",
+                       .keys = {"data.images.size", key}});
+    auto images = std::make_shared<LabelledImages>(
         read_image_files(files, settings.format, settings.labels_optional));
-    if (images->shape != shape)
+    if (images->shape != shape_)
       throw UserError({.what = "the images have another size than the model's",
-                       .value = text_of(images->shape) + " and " + text_of(shape),
+                       .value = text_of(images->shape) + " and " + text_of(shape_),
                        .remedy = "use images of the model's size, or another model",
                        .keys = {key, "model.path"}});
     if (const int known = classes_of(images->format); known > 0 && known != classes)
@@ -162,31 +208,91 @@ DataSplit load_images(const DataSettings& settings, const ImageShape& shape, int
                        .remedy = "use a model for these images",
                        .keys = {"model.path", key}});
     check_labels(*images, classes, key);
-    return images;
+    read_ = std::move(images);
+  }
+
+  ImageFit fit_;
+  ImageShape shape_;
+  std::shared_ptr<const LabelledImages> read_;
+  std::optional<ImageList> listed_;
+};
+
+void check_size(const ImageSettings& images, const ImageShape& shape) {
+  if (images.size.empty() || (images.height() == shape.height && images.width() == shape.width))
+    return;
+  throw UserError({.what = "data.images.size is not the size of the model's images",
+                   .value = std::to_string(images.height()) + " x " +
+                            std::to_string(images.width()) + " and " + text_of(shape),
+                   .remedy = "remove data.images.size: images get the model's size without it",
+                   .keys = {"data.images.size", "model.path"}});
+}
+
+}  // namespace
+
+ImageShape image_shape(const DataSettings& settings) {
+  const std::vector<std::string>& files =
+      settings.train.empty() ? settings.validation : settings.train;
+  if (!are_directories(files, settings.format))
+    return image_file_info(files.front(), settings.format).shape;
+  if (!settings.images.size.empty()) return {settings.images.height(), settings.images.width(), 3};
+  return common_size(list_image_directories(files, {}, settings.labels_optional));
+}
+
+std::vector<std::string> image_classes(const DataSettings& settings) {
+  const auto require_two = [](std::size_t classes) {
+    if (classes < 2)
+      throw UserError({.what = "the training images have fewer than two classes",
+                       .value = std::to_string(classes),
+                       .keys = {"data.train"}});
   };
+  if (are_directories(settings.train, settings.format)) {
+    std::set<std::string> names;
+    for (const std::string& directory : settings.train)
+      for (std::string& name : directory_classes(directory)) names.insert(std::move(name));
+    require_two(names.size());
+    return {names.begin(), names.end()};
+  }
+  int classes = 0;
+  DataFormat format = DataFormat::idx;
+  for (const std::string& file : settings.train) {
+    const ImageFileInfo info = image_file_info(file, settings.format);
+    format = info.format;
+    classes = std::max(classes, image_file_classes(file, info));
+  }
+  if (format == DataFormat::cifar10) return {kCifar10Names.begin(), kCifar10Names.end()};
+  require_two(static_cast<std::size_t>(classes));
+  std::vector<std::string> names;
+  for (int c = 0; c < classes; ++c) names.push_back(std::to_string(c));
+  return names;
+}
+
+DataSplit load_images(const DataSettings& settings, const ImageShape& shape,
+                      const std::vector<std::string>& classes, int rows) {
   check_normalisation(settings, shape.channels);
-  const std::shared_ptr<const LabelledImages> train =
-      settings.train.empty()
-          ? std::make_shared<LabelledImages>(LabelledImages{DataFormat::idx, shape, {}, {}})
-          : read(settings.train, "data.train");
-  std::vector<std::uint32_t> index(train->size());
-  std::iota(index.begin(), index.end(), 0);
-  std::shared_ptr<const LabelledImages> validation = train;
+  check_size(settings.images, shape);
+  const Source train(settings.train, "data.train", settings, shape, classes);
+  std::vector<std::uint32_t> index = train.all();
+  std::optional<Source> validation;
   std::vector<std::uint32_t> held_out;
   if (settings.validation.empty()) {
     held_out = hold_out_at_random(index, settings.validation_fraction);
   } else {
-    validation = read(settings.validation, "data.validation");
-    held_out.resize(validation->size());
-    std::iota(held_out.begin(), held_out.end(), 0);
+    validation.emplace(settings.validation, "data.validation", settings, shape, classes);
+    held_out = validation->all();
   }
   limit(index, settings.max_train_samples);
   limit(held_out, settings.max_validation_samples);
+  const std::shared_ptr<const LabelledImages> images = train.read(index);
+  const std::shared_ptr<const LabelledImages> validation_images =
+      (validation ? *validation : train).read(held_out);
   DataSplit split;
-  if (!settings.train.empty()) split.notes.push_back(counts_text(*train, index, classes));
-  split.train = std::make_shared<Images>(train, std::move(index), settings.images, rows);
+  if (!settings.train.empty())
+    split.notes.push_back(counts_text(*images, index, static_cast<int>(classes.size())));
+  train.note_ignored(split.notes);
+  if (validation) validation->note_ignored(split.notes);
+  split.train = std::make_shared<Images>(images, std::move(index), settings.images, rows);
   split.validation =
-      std::make_shared<Images>(std::move(validation), std::move(held_out), settings.images, rows);
+      std::make_shared<Images>(validation_images, std::move(held_out), settings.images, rows);
   return split;
 }
 

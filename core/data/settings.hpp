@@ -20,13 +20,19 @@ struct TokenizerSettings {
 /// Treatment of a line without a document or record: error ends the run and gives the line's place;
 /// skip skips and counts it.
 enum class BadLines { error, skip };
-enum class DataFormat { automatic, text, jsonl, csv, tsv, hdf5, idx, cifar10, cifar100 };
+/// directory: PNG and JPEG files in a directory, with a sub-directory for each class.
+enum class DataFormat { automatic, text, jsonl, csv, tsv, hdf5, idx, cifar10, cifar100, directory };
 /// Names of DataFormat, in its order.
-inline constexpr std::array kDataFormatNames = {"automatic", "text", "jsonl",   "csv",     "tsv",
-                                                "hdf5",      "idx",  "cifar10", "cifar100"};
+inline constexpr std::array kDataFormatNames = {
+    "automatic", "text", "jsonl", "csv", "tsv", "hdf5", "idx", "cifar10", "cifar100", "directory"};
 /// Returns the name of a format as in a deck.
 constexpr const char* name_of(DataFormat format) {
   return kDataFormatNames[static_cast<std::size_t>(format)];
+}
+/// Returns true for formats of images only.
+constexpr bool is_of_images(DataFormat format) {
+  return format == DataFormat::idx || format == DataFormat::cifar10 ||
+         format == DataFormat::cifar100 || format == DataFormat::directory;
 }
 /// text: windows of documents, whose targets are the next tokens. labelled_text: records with one
 /// or two texts and a label, which is the target. images: images with a label each.
@@ -64,20 +70,31 @@ struct LabelledTextSettings {
   bool operator==(const LabelledTextSettings&) const = default;
 };
 
-/// Normalisation and augmentation of images.
+/// crop: images of directories are resized until they cover the size, and their centre is kept.
+/// stretch: height and width are resized independently.
+enum class ImageFit { crop, stretch };
+/// Names of ImageFit, in its order.
+inline constexpr std::array kImageFitNames = {"crop", "stretch"};
+
+/// Size, normalisation and augmentation of images.
 struct ImageSettings {
+  /// Height and width of images of directories, or a side; empty: the model's or the images' own.
+  std::vector<int> size = {};
+  ImageFit fit = ImageFit::crop;
   std::vector<double> mean = {0.5};       ///< of values from 0 to 1: one for all channels, or each
   std::vector<double> deviation = {0.5};  ///< likewise
   int padding = 0;    ///< pixels: training crops the image's size out of the padded image
   bool flip = false;  ///< training flips half of the images
 
+  int height() const { return size.empty() ? 0 : size.front(); }
+  int width() const { return size.empty() ? 0 : size.back(); }
   bool operator==(const ImageSettings&) const = default;
 };
 
 struct DataSettings {
   DataKind kind = DataKind::text;
-  std::vector<std::string> train;       ///< files, read in this order
-  std::vector<std::string> validation;  ///< files; empty: the last validation_fraction of train
+  std::vector<std::string> train;       ///< files or directories, read in this order
+  std::vector<std::string> validation;  ///< likewise; empty: the last validation_fraction of train
   double validation_fraction = 0.05;
   std::vector<std::string> predict;           ///< files of `predict`; empty: the validation samples
   DataFormat format = DataFormat::automatic;  ///< automatic: by suffix

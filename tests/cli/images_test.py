@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Image classification from decks: IDX and CIFAR files through a ViT and a ResNet, augmentation, training,
-restart, evaluation and predictions."""
+"""Image classification from decks: IDX and CIFAR files and directories of PNG and JPEG files through a
+ViT and a ResNet, augmentation, training, restart, evaluation and predictions."""
 
+import csv
 import gzip
 import json
+import shutil
 import struct
 import subprocess
+import zlib
 
 import h5py
 import numpy as np
@@ -43,6 +46,17 @@ def write_idx(directory, name, count, seed=1, compress=False):
             file.write(header + data.tobytes())
         paths.append(path)
     return paths[0]
+
+
+def write_png(path, image):
+    """An image [H, W] or [H, W, 3] with 8 bits a value."""
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    header = struct.pack(">IIBBBBB", *image.shape[1::-1], 8, 2 if image.ndim == 3 else 0, 0, 0, 0)
+    rows = b"".join(b"\0" + row.tobytes() for row in image)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
+                     + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
 class Images(support.TestCase):
@@ -253,6 +267,150 @@ print(json.dumps(logits.softmax(-1).tolist()))
             made = support.run(["train", self.deck_file(self.deck()), *overrides,
                                 f"output.directory={self.output('mistakes')}"])
             self.assert_stops(made, *parts)
+
+
+class Directories(support.TestCase):
+    """The same images, enlarged and in colours, as PNG files of several sizes."""
+
+    NAMES = ["lying", "standing", "tucked in"]
+
+    @classmethod
+    def write_classes(cls, name, count, seed=1):
+        images, labels = images_and_labels(count, seed)
+        for i, (image, label) in enumerate(zip(images, labels)):
+            scaled = image.repeat(2 + i % 3, 0).repeat(2 + i % 2, 1)
+            colours = np.stack([scaled, scaled // 2, 255 - scaled], -1)
+            write_png(cls.place / name / cls.NAMES[label] / f"{i:03}.png", colours)
+        return cls.place / name, labels
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.data, _ = cls.write_classes("train", 240)
+        cls.validation, cls.labels = cls.write_classes("validation", 33, seed=2)
+        (cls.data / "README.txt").write_text("not an image")
+
+    @classmethod
+    def deck(cls, **sections):
+        deck = support.merged(Images.deck.__func__(cls), {"data.images": {"size": SIDE}})
+        return support.merged(
+            deck, {name.replace("__", "."): keys for name, keys in sections.items()})
+
+    def test_stages_change_nothing(self):
+        self.check_stages(lambda keys: self.deck(pipeline=keys))
+
+    def test_predictions_are_those_of_idx_files(self):
+        grey, labels = images_and_labels(33, seed=2)
+        idx = write_idx(self.place, "same", 33, seed=2)
+        deck = self.deck(data={"train": [str(idx)], "validation": [str(idx)]},
+                         data__images={"size": []}, training={"steps": 25})
+        self.train(deck, "grey", 1)
+        for i, (image, label) in enumerate(zip(grey, labels)):
+            write_png(self.place / "grey files" / str(label) / f"{i:03}.png", image)
+        results = []
+        for data in (str(idx), str(self.place / "grey files")):
+            output = self.output(f"predicted {len(results)}")
+            self.succeed(["predict", self.deck_file(deck),
+                          f"model.path={self.output('grey') / 'model'}", f"data.predict={data}",
+                          f"output.directory={output}"])
+            with h5py.File(output / "predictions.h5", "r") as file:
+                results.append((file["label"][()], file["probabilities"][()]))
+        order = np.argsort(labels, kind="stable")
+        np.testing.assert_array_equal(results[0][0][order], results[1][0])
+        np.testing.assert_array_equal(results[0][1][order], results[1][1])
+
+    def test_classes_and_files_have_names(self):
+        self.train(self.deck(training={"steps": 300}, pipeline={"stages": 3}), "named", 3)
+        model = self.output("named") / "model"
+        config = json.loads((model / "config.json").read_text())
+        self.assertEqual(list(config["id2label"].values()), self.NAMES)
+        self.assertEqual((config["image_size"], config["num_channels"]), (SIDE, 3))
+        # The model has a size; the deck needs none.
+        deck = self.deck_file(self.deck(model={"path": str(model)}, data__images={"size": []},
+                                        pipeline={"stages": 2}))
+        labelled = self.output("labelled")
+        out = self.succeed(["predict", deck, f"output.directory={labelled}"], 2).out
+        self.assertIn("label (rows) and prediction", out)
+        flat = self.place / "flat"
+        flat.mkdir()
+        files = sorted(self.validation.glob("*/*.png"))
+        for i, file in enumerate(files):
+            shutil.copy(file, flat / f"{i:02}, {file.parent.name}.png")
+        (flat / "notes.txt").write_text("not an image")
+        unlabelled = self.output("unlabelled")
+        self.succeed(["predict", deck, f"data.predict={flat}", f"output.directory={unlabelled}"], 2)
+        with h5py.File(labelled / "predictions.h5", "r") as one, \
+                h5py.File(unlabelled / "predictions.h5", "r") as two:
+            np.testing.assert_array_equal(one["probabilities"][()], two["probabilities"][()])
+            np.testing.assert_array_equal(one["label"][()], np.sort(self.labels))
+            self.assertGreater((one["label"][()] == one["prediction"][()]).mean(), 0.8)
+            self.assertTrue((two["label"][()] == -1).all())
+        with open(unlabelled / "predictions.csv", newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([row["file"] for row in rows], sorted(p.name for p in flat.glob("*.png")))
+        self.assertEqual({row["label"] for row in rows}, {""})
+        with open(labelled / "predictions.csv", newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([row["file"] for row in rows],
+                         [str(file.relative_to(self.validation)) for file in files])
+        self.assertEqual([row["label"] for row in rows], [file.parent.name for file in files])
+
+    def test_a_part_is_held_out(self):
+        run = self.train(self.deck(data={"validation": [], "validation_fraction": 0.25},
+                                   pipeline={"stages": 2}), "part", 2)
+        self.assertEqual(len(run.losses), 8)
+        out = self.succeed(["check", self.deck_file(self.deck(
+            data={"validation": [], "validation_fraction": 0.25}))]).out
+        self.assertIn("180 training samples (180 labels), 60 validation samples", out)
+
+    def test_fits_differ(self):
+        crop = self.train(self.deck(), "crop", 1)
+        stretch = self.train(self.deck(data__images={"fit": "stretch"}), "stretch", 1)
+        self.assertFalse((crop.losses == stretch.losses).any())
+
+    def test_check(self):
+        made = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 2}))])
+        self.assertIn("images of 8 x 8 x 3", made.out)
+        self.assertIn("3 classes with", made.out)
+        self.assertIn("among the images that are ignored: 1, the first is", made.out)
+        lost = support.run(["check", self.deck_file(self.deck()), "data.train=[\"lost\"]"])
+        self.assertIn("lost is missing", lost.out + lost.err)
+
+    def test_mistakes(self):
+        cut = self.place / "cut"
+        shutil.copytree(self.data, cut)
+        damaged = sorted(cut.glob("*/*.png"))[100]
+        damaged.write_bytes(damaged.read_bytes()[:-20])
+        other = self.place / "other"
+        shutil.copytree(self.validation, other)
+        (other / "lying").rename(other / "hanging")
+        animated = self.place / "animated"
+        shutil.copytree(self.validation, animated)
+        (animated / "lying" / "a.gif").write_bytes(b"GIF89a")
+        flat = self.data / self.NAMES[0]
+        idx = write_idx(self.place, "other", 10)
+        self.train(self.deck(training={"steps": 1}), "small", 1)
+        model = self.output("small") / "model"
+        for overrides, parts in (
+                ([f"data.train=[\"{cut}\"]"], [str(damaged), "the image is damaged"]),
+                ([f"data.validation=[\"{other}\"]"], ["not one of the model's 3 classes", "hanging"]),
+                ([f"data.train=[\"{animated}\"]"], ["a.gif: images of this kind are not read"]),
+                ([f"data.train=[\"{flat}\"]"], ["the directory has no classes"]),
+                ([f"data.train=[\"{self.data}\", \"{idx}\"]"], ["another format than"]),
+                ([f"data.train=[\"{idx}\"]"], ["data.images.size is for directories"]),
+                (["data.images.size=[]"], ["differ in size from", "set data.images.size"]),
+                (["data.images.size=[1,2,3]"], ["neither a side nor height and width"]),
+                (["data.images.size=0"], ["data.images.size"]),
+                (["data.images.size=9"], ["model.new.patch_size does not divide"]),
+                ([f"model.path={model}", "data.images.size=10"],
+                 ["is not the size of the model's images"]),
+                (["data.kind=text", "tokenizer.train_vocabulary=300"], ["Is a directory"]),
+                (["data.format=jsonl"], ["is not one of images"])):
+            for ranks in (1, 2):
+                made = support.run(["train", self.deck_file(self.deck()), *overrides,
+                                    f"pipeline.stages={ranks}",
+                                    f"output.directory={self.output('mistakes')}"], ranks)
+                self.assert_stops(made, *parts)
 
 
 class Resnet(Images):

@@ -39,7 +39,7 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
   add("kind", choice(d.kind, kDataKindNames),
       "text trains a language model to predict the next tokens. labelled_text trains a classifier "
       "on records with one or two texts and a label. images trains one on images.");
-  add("train", TextList{&d.train}, "Training files, read in this order.");
+  add("train", TextList{&d.train}, "Training files, or directories of images, read in this order.");
   add("validation", TextList{&d.validation},
       "Validation files. If the list is empty, validation_fraction of the training samples is "
       "used: "
@@ -53,7 +53,8 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
   add("format", choice(d.format, kDataFormatNames),
       "Format of the files. automatic goes by the suffix: .txt, .jsonl, .csv, .tsv or .h5. For "
       "images, files with -idx in their names are IDX files (plain or .gz), whose labels are in "
-      "...labels-idx1-ubyte; .bin files are CIFAR's.");
+      "...labels-idx1-ubyte; .bin files are CIFAR's; a directory has a sub-directory of PNG and "
+      "JPEG files for each class.");
   add("jsonl_fields", TextList{&d.jsonl_fields},
       "Fields of a JSON line that make up its text, joined in this order.");
   add("bad_lines", choice(d.bad_lines, {{"error", BadLines::error}, {"skip", BadLines::skip}}),
@@ -80,6 +81,12 @@ void add_data(std::vector<Key>& keys, DataSettings& d) {
                "The first line of a CSV or TSV file names its columns.");
 
   SectionKeys add_images(keys, "data.images");
+  add_images("size", IntegerList{&d.images.size, 1, 1 << 14},
+             "Size to which images of directories are resized: a side, or height and width. If it "
+             "is empty, the model's size is used, or the images' own, which must be the same.");
+  add_images("fit", choice(d.images.fit, kImageFitNames),
+             "crop resizes images of directories until they cover the size, and keeps the centre. "
+             "stretch resizes height and width independently.");
   add_images("mean", RealList{&d.images.mean, -1e3, 1e3},
              "Subtracted from pixels, which are from 0 to 1: one value, or one for each channel.");
   add_images("deviation", RealList{&d.images.deviation, 1e-6, 1e3},

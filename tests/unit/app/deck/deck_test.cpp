@@ -64,7 +64,7 @@ Settings unusual_settings() {
             std::numeric_limits<std::int64_t>::max(),
             {},
             {{"question", "sen\"tence"}, "la bel", false},
-            {{0.1, -0.25, 0}, {0.3}, 4, true}};
+            {{48, 64}, ImageFit::stretch, {0.1, -0.25, 0}, {0.3}, 4, true}};
   s.data.train.pop_back();
   s.training.epochs = 0.1 + 0.2;
   s.training.steps = 12;

@@ -50,6 +50,12 @@ std::string cifar_record(const std::string& labels) {
   return bytes;
 }
 
+std::vector<std::string> numbers(int classes) {
+  std::vector<std::string> names;
+  for (int c = 0; c < classes; ++c) names.push_back(std::to_string(c));
+  return names;
+}
+
 struct Files {
   Files() {
     settings.kind = DataKind::images;
@@ -62,7 +68,7 @@ struct Files {
     settings.train = {directory / "a-images-idx3-ubyte"};
   }
   std::string message(const ImageShape& shape, int classes = 10) const {
-    return message_of<UserError>([&] { load_images(settings, shape, classes, 1); });
+    return message_of<UserError>([&] { load_images(settings, shape, numbers(classes), 1); });
   }
 
   TemporaryDirectory directory;
@@ -96,7 +102,7 @@ TEST_CASE("IDX files are read, plain and compressed", "[data][images]") {
   }
   CHECK(image_shape(files.settings) == ImageShape{2, 5, 1});
   CHECK(image_classes(files.settings) == std::vector<std::string>{"0", "1", "2", "3", "4"});
-  const DataSplit split = load_images(files.settings, {2, 5, 1}, 5, 11);
+  const DataSplit split = load_images(files.settings, {2, 5, 1}, numbers(5), 11);
   REQUIRE(split.train->size() == 3);
   CHECK(split.validation->size() == 0);
   CHECK(split.train->sequence_length() == 11);
@@ -124,8 +130,7 @@ TEST_CASE("CIFAR's planes become channels", "[data][images]") {
   const std::vector<std::string> classes = image_classes(files.settings);
   CHECK(classes.size() == (ten ? 10 : 100));
   CHECK(classes.front() == (ten ? "airplane" : "0"));
-  const DataSplit split =
-      load_images(files.settings, {32, 32, 3}, static_cast<int>(classes.size()), 1);
+  const DataSplit split = load_images(files.settings, {32, 32, 3}, classes, 1);
   const Sample sample = read(*split.train, 1);
   CHECK(sample.label == (ten ? 7 : 99));
   for (std::size_t p : {0u, 1u, 79u, 80u, 1023u})
@@ -138,7 +143,7 @@ TEST_CASE("Several files are one set, and a part is held out", "[data][images]")
   files.idx(40, 1, 2, std::string(20, '\0') + std::string(20, '\1'));
   files.settings.train.push_back(files.settings.train.front());
   files.settings.validation_fraction = 0.25;
-  const DataSplit split = load_images(files.settings, {1, 2, 1}, 2, 1);
+  const DataSplit split = load_images(files.settings, {1, 2, 1}, numbers(2), 1);
   CHECK(split.train->size() == 60);
   CHECK(split.validation->size() == 20);
   int ones = 0;
@@ -146,9 +151,9 @@ TEST_CASE("Several files are one set, and a part is held out", "[data][images]")
   CHECK(ones > 3);
   CHECK(ones < 17);
   CHECK(split.train->fingerprint() ==
-        load_images(files.settings, {1, 2, 1}, 2, 1).train->fingerprint());
+        load_images(files.settings, {1, 2, 1}, numbers(2), 1).train->fingerprint());
   files.settings.max_train_samples = 10;
-  const DataSplit few = load_images(files.settings, {1, 2, 1}, 2, 1);
+  const DataSplit few = load_images(files.settings, {1, 2, 1}, numbers(2), 1);
   CHECK(few.train->size() == 10);
   CHECK(few.train->fingerprint() != split.train->fingerprint());
 }
@@ -183,7 +188,7 @@ TEST_CASE("Training sees crops and flips, evaluations the image", "[data][images
   Files files;
   files.idx(2, 3, 4, std::string("\0\1", 2));
   files.settings.images = {.mean = {0}, .deviation = {1.0 / 255}, .padding = 2, .flip = true};
-  const DataSplit split = load_images(files.settings, {3, 4, 1}, 2, 1);
+  const DataSplit split = load_images(files.settings, {3, 4, 1}, numbers(2), 1);
   const std::vector<float> plain = read(*split.train, 1).values;
   CHECK(read(*split.train, 1, {.seed = 1, .epoch = 9, .training = false}).values == plain);
   int padded = 0, flipped = 0;

@@ -32,6 +32,8 @@ class Deltapipe(CMakePackage, CudaPackage):
     depends_on("cli11@2:")
     depends_on("xxhash")
     depends_on("zlib-api")
+    depends_on("libpng")
+    depends_on("libjpeg-turbo")
     depends_on("onednn", when="+onednn")
     depends_on("random123", type="test")
     depends_on("catch2", type="test")
@@ -67,6 +69,8 @@ class Deltapipe(CMakePackage, CudaPackage):
             self.define("OpenBLAS_ROOT", self.spec["openblas"].prefix),
             self.define("XXHASH_ROOT", self.spec["xxhash"].prefix),
             self.define("ZLIB_ROOT", self.spec["zlib-api"].prefix),
+            self.define("PNG_ROOT", self.spec["libpng"].prefix),
+            self.define("JPEG_ROOT", self.spec["libjpeg-turbo"].prefix),
             self.define("MPI_C_COMPILER", self.spec["mpi"].mpicc),
         ]
         if self.spec.satisfies("+onednn"):
