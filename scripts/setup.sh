@@ -26,6 +26,7 @@ run       libhdf5-103-1                   outputs, checkpoints, caches, data set
 run       libtomlplusplus3                decks
 run       libxxhash0                      checksums
 run       zlib1g                          compressed files of images
+run       libsentencepiece0               tokenizers of DeBERTa
 build     g++                             compiler
 build     cmake                           build system
 build     ninja-build                     the tool that it drives
@@ -42,6 +43,7 @@ build     nlohmann-json3-dev              config.json, tokenizer.json, headers o
 build     libcli11-dev                    command line
 build     libxxhash-dev                   checksums
 build     zlib1g-dev                      compressed files of images
+build     libsentencepiece-dev            tokenizers of DeBERTa
 analysis  python3-h5py                    reads outputs
 analysis  python3-matplotlib              plots of runs
 analysis  python3-munkres                 spares matplotlib SciPy, Pythran and Boost, 250 MB

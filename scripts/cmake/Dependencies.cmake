@@ -127,6 +127,8 @@ deltapipe_package(json nlohmann_json 3.9 nlohmann_json::nlohmann_json nlohmann-j
 deltapipe_package(toml tomlplusplus 3.0 tomlplusplus::tomlplusplus libtomlplusplus-dev tomlplusplus)
 deltapipe_library(xxhash xxhash.h xxhash libxxhash-dev xxhash)
 deltapipe_library(zlib zlib.h z zlib1g-dev zlib)
+deltapipe_library(sentencepiece sentencepiece_processor.h sentencepiece libsentencepiece-dev
+  sentencepiece)
 if(NOT DELTAPIPE_LIBRARIES_ONLY)
   deltapipe_package(cli11 CLI11 2.0 CLI11::CLI11 libcli11-dev cli11)
 endif()

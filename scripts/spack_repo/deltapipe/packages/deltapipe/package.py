@@ -32,6 +32,7 @@ class Deltapipe(CMakePackage, CudaPackage):
     depends_on("cli11@2:")
     depends_on("xxhash")
     depends_on("zlib-api")
+    depends_on("sentencepiece")
     depends_on("onednn", when="+onednn")
     depends_on("random123", type="test")
     depends_on("catch2", type="test")
@@ -67,6 +68,7 @@ class Deltapipe(CMakePackage, CudaPackage):
             self.define("OpenBLAS_ROOT", self.spec["openblas"].prefix),
             self.define("XXHASH_ROOT", self.spec["xxhash"].prefix),
             self.define("ZLIB_ROOT", self.spec["zlib-api"].prefix),
+            self.define("SENTENCEPIECE_ROOT", self.spec["sentencepiece"].prefix),
             self.define("MPI_C_COMPILER", self.spec["mpi"].mpicc),
         ]
         if self.spec.satisfies("+onednn"):
