@@ -75,7 +75,7 @@ void Charsmap::check(const std::string& file) {
     if (progress[state] == Progress::begun) damaged("its strings have no end", state);
     if (progress[state] == Progress::done) return;
     progress[state] = Progress::begun;
-    visits.push_back({state, 1});
+    visits.push_back({state, 0});  // libsentencepiece searches NUL as well
   };
   begin(offset_of(unit(0)));
   while (!visits.empty()) {

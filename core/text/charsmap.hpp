@@ -13,8 +13,8 @@
 namespace deltapipe {
 
 /// A character map: the size of a double array (4 bytes), the double array (Darts-clone), and the
-/// replacements, each of which ends with NUL. The bytes are untrusted. A map without bytes replaces
-/// nothing.
+/// replacements. Every replacement ends with NUL. The bytes are untrusted. A map without bytes
+/// replaces nothing.
 class Charsmap {
  public:
   Charsmap() = default;

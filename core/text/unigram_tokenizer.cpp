@@ -232,10 +232,13 @@ void UnigramTokenizer::encode_word(std::string_view word, std::vector<std::int32
       const auto byte_of = [&](std::int32_t id) {
         return static_cast<unsigned char>(definition_.names[static_cast<std::size_t>(id)][length]);
       };
-      const auto range = std::ranges::equal_range(by_name_.begin() + low, by_name_.begin() + high,
-                                                  byte, {}, byte_of);
-      low = static_cast<std::uint32_t>(range.begin() - by_name_.begin());
-      high = static_cast<std::uint32_t>(range.end() - by_name_.begin());
+      const auto first = by_name_.begin() + low, last = by_name_.begin() + high;
+      const auto from =
+          std::partition_point(first, last, [&](std::int32_t id) { return byte_of(id) < byte; });
+      const auto to =
+          std::partition_point(from, last, [&](std::int32_t id) { return byte_of(id) == byte; });
+      low = static_cast<std::uint32_t>(from - by_name_.begin());
+      high = static_cast<std::uint32_t>(to - by_name_.begin());
     }
     if (!has_character) offer(start, start + character, definition_.unknown, unknown_score_);
     start += character;
