@@ -340,6 +340,21 @@ TEST_CASE("Normalised added tokens are searched in normalised texts",
              Contains("tokenizer.json: two added tokens are the same in normalised text"));
 }
 
+TEST_CASE("A run of unknown characters may be a token", "[tokenizer][sentencepiece]") {
+  // Ids of transformers 4.46 and tokenizers 0.20.
+  const std::string name = "\U00010380\U00010381";
+  const ModelDirectory directory(Json::object(), changed_model([&](auto& m) {
+                                   m.pieces[1999] = {name, 0, PieceKind::control};
+                                 }));
+  CHECK(directory.load().encode(name) == Ids{4, 1999});
+  CHECK(directory.load().encode(name + name) == Ids{4, 3});
+  const Json scores = Json::parse(R"({"added_tokens": [], "model": {"vocab": [["[PAD]", 100],
+    ["[CLS]", 100], ["[SEP]", 100], ["[UNK]", 100], ["▁", 100], ["xy", 100]]}})");
+  const Tokenizer tokenizer = JsonDirectory(expected()["jsons"][0], scores).load();
+  CHECK(tokenizer.encode("xy") == Ids{4, 5});
+  CHECK(tokenizer.encode("yx") == Ids{4, 3});
+}
+
 TEST_CASE("A damaged spm.model is refused", "[tokenizer][sentencepiece]") {
   const std::string whole = read_bytes(kModel);
   SECTION("cut off") {
