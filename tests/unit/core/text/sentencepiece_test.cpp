@@ -273,6 +273,9 @@ TEST_CASE("Unigram tokenizers with other ids have other hashes", "[tokenizer][se
   add(ModelDirectory(Json{{"mask_token", "<mask>"}}));
   add(JsonDirectory(expected()["jsons"][0], Json::parse(R"({"model": {"unk_id": 5}})")));
   add(JsonDirectory(expected()["jsons"][0], Json::parse(R"({"normalizer": null})")));
+  Json scores = {{"model", {{"vocab", whole_file(expected()["jsons"][0])["model"]["vocab"]}}}};
+  scores["model"]["vocab"][9][1] = -1;
+  add(JsonDirectory(expected()["jsons"][0], scores));
   CHECK(ModelDirectory().load().hash() == ModelDirectory().load().hash());
   CHECK(ModelDirectory(Json::object(), serialized(model())).load().hash() ==
         ModelDirectory().load().hash());
@@ -353,6 +356,15 @@ TEST_CASE("A run of unknown characters may be a token", "[tokenizer][sentencepie
   const Tokenizer tokenizer = JsonDirectory(expected()["jsons"][0], scores).load();
   CHECK(tokenizer.encode("xy") == Ids{4, 5});
   CHECK(tokenizer.encode("yx") == Ids{4, 3});
+}
+
+TEST_CASE("An unknown character costs 10 more than the worst piece", "[tokenizer][sentencepiece]") {
+  // "ab" with -12, or "a" and an unknown character with -12 - 10.
+  const auto [score, ids] = GENERATE(table<double, Ids>({{9, {5}}, {11, {6, 3}}}));
+  Json scores = Json::parse(R"({"added_tokens": [], "model": {"vocab": [["[PAD]", 0],
+    ["[CLS]", 0], ["[SEP]", 0], ["[UNK]", 0], ["▁", 0], ["▁ab", -12], ["▁a", 0]]}})");
+  scores["model"]["vocab"][6][1] = score;
+  CHECK(JsonDirectory(expected()["jsons"][0], scores).load().encode("ab") == ids);
 }
 
 TEST_CASE("A damaged spm.model is refused", "[tokenizer][sentencepiece]") {
