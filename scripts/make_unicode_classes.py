@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Writes core/text/unicode_classes.inc and core/text/bert_characters.inc: how the tokenizers
-library treats every code point.
+"""Writes core/text/unicode_classes.inc, core/text/bert_characters.inc and
+core/text/grapheme_classes.inc: how the tokenizers library treats every code point.
 
 GPT-2's pre-tokenisation asks of a character whether it is a letter (\\p{L}), a number (\\p{N}) or a
 space (\\s). BERT's removes control characters and accents, cuts at spaces, around punctuation and
-around ideographs, and lowers letters. The tables hold the library's own answers, so that ids are
+around ideographs, and lowers letters. The charsmap of a Unigram tokenizer is looked up for graphemes
+(Unicode Standard Annex 29). The tables hold the library's own answers, so that ids are
 the library's whatever Unicode version other libraries of a system know.
 
 usage: make_unicode_classes.py [--check]     with the newest tokenizers library installed
@@ -15,6 +16,7 @@ usage: make_unicode_classes.py [--check]     with the newest tokenizers library 
 import argparse
 import itertools
 import pathlib
+import struct
 import sys
 
 import tokenizers
@@ -27,6 +29,8 @@ HANGUL = range(0xAC00, 0xD7A4)  # syllables, whose decomposition is a formula
 BLOCK = 4096
 # Bits of BertCharacter in core/text/bert_characters.hpp.
 REMOVED, SPACE, PUNCTUATION, IDEOGRAPH, MARK = 1, 2, 4, 8, 16
+# Bits of GraphemeClass in core/text/grapheme_class.hpp.
+EXTENDS, PREPENDS, CONTROL, PICTURE, CONSONANT, LINKER, CONJOINS = 1, 2, 4, 8, 16, 32, 64
 
 
 def library_classes():
@@ -84,6 +88,62 @@ def bert_characters():
     return bits, {c: r for c, r in bases.items() if c not in HANGUL}, normalized(lowercase=True)
 
 
+def counting_normalizer():
+    """Makes one x of a grapheme of up to five bytes, and one of each character of a longer one.
+
+    The charsmap is a double array, as sentencepiece writes it, in which every character has the
+    replacement x. Only the first match in a grapheme counts.
+    """
+    root, one_more, two_more, three_more, end = (256 * i for i in range(1, 6))
+    units = [0xFF] * (256 * 6)
+
+    def put(state, byte, next_state):
+        position = state ^ byte
+        units[position] = (position ^ next_state) << 10 | (256 if next_state == end else 0) | byte
+
+    units[0] = root << 10
+    for bytes_, next_state in ((range(1, 0x80), end), (range(0xC2, 0xE0), one_more),
+                               (range(0xE0, 0xF0), two_more), (range(0xF0, 0xF5), three_more)):
+        for byte in bytes_:
+            put(root, byte, next_state)
+    for byte in range(0x80, 0xC0):
+        put(one_more, byte, end)
+        put(two_more, byte, one_more)
+        put(three_more, byte, two_more)
+    units[end] = 1 << 31
+    trie = struct.pack(f"<{len(units)}I", *units)
+    return tokenizers.normalizers.Precompiled(struct.pack("<I", len(trie)) + trie + b"x\0")
+
+
+def grapheme_classes():
+    """Bits of every code point. Some that only concern graphemes of more bytes are not set."""
+    normalizer = counting_normalizer()
+
+    def count(text):
+        return len(normalizer.normalize_str(text))
+
+    bits = bytearray(CODE_POINTS)
+    bits[0] = CONTROL  # ends a search in the charsmap
+    ka, virama, acute = "\u0915", "\u094d", "\u0301"
+    for c in (c for c in range(1, CODE_POINTS) if c not in SURROGATES):
+        text = chr(c)
+        if count("a" + text) == 1:
+            bits[c] |= EXTENDS
+        if count(text + "a") == 1:
+            bits[c] |= PREPENDS
+        if c < 0x10000 and count(text + acute) == 2:
+            bits[c] |= CONTROL
+        if count("\u00a9\u200d" + text) == 3 and not bits[c] & EXTENDS:
+            bits[c] |= PICTURE
+        if c < 0x10000 and count(ka + virama + text + acute) == 4 and not bits[c] & (EXTENDS | CONTROL):
+            bits[c] |= CONSONANT
+        if bits[c] & EXTENDS and count(ka + text + ka + acute) == 4:
+            bits[c] |= LINKER
+        if bits[c] & EXTENDS and count(ka + text + virama + ka + acute) == 5:
+            bits[c] |= CONJOINS
+    return bits
+
+
 def wrapped(values):
     lines, line = [], ""
     for value in values:
@@ -130,6 +190,9 @@ def tables():
         + mapping_table("kWithoutAccents", bases,
                         "// Characters without their accents; Hangul syllables are a formula.\n")
         + mapping_table("kLowerCase", lower, "// Characters in lower case.\n"),
+        "grapheme_classes.inc": header() + range_table(
+            "kGraphemeStarts", grapheme_classes(), 7,
+            "// Changes of the bits: the first code point << 7 | bits of GraphemeClass.\n"),
     }
 
 

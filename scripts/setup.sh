@@ -28,6 +28,7 @@ run       libxxhash0                      checksums
 run       zlib1g                          compressed files of images
 run       libpng16-16                     PNG images
 run       libjpeg62-turbo                 JPEG images
+run       libsentencepiece0               tokenizers of DeBERTa
 build     g++                             compiler
 build     cmake                           build system
 build     ninja-build                     the tool that it drives
@@ -46,6 +47,7 @@ build     libxxhash-dev                   checksums
 build     zlib1g-dev                      compressed files of images
 build     libpng-dev                      PNG images
 build     libjpeg-dev                     JPEG images
+build     libsentencepiece-dev            tokenizers of DeBERTa
 analysis  python3-h5py                    reads outputs
 analysis  python3-matplotlib              plots of runs
 analysis  python3-munkres                 spares matplotlib SciPy, Pythran and Boost, 250 MB

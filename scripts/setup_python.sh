@@ -16,14 +16,15 @@ install=(-m pip install --quiet --disable-pip-version-check --no-compile --retri
 
 has_oldest() {
   "$1/bin/python" -c '
-import h5py, safetensors, tokenizers, torch, transformers
-assert transformers.__version__ == "4.46.3"'
+import google.protobuf, h5py, safetensors, sentencepiece, tokenizers, torch, transformers
+assert transformers.__version__ == "4.46.3" and sentencepiece.__version__ == "0.1.99"'
 }
 
 make_oldest() {
   "$python" -m venv --system-site-packages "$1"
   "$1/bin/python" "${install[@]}" \
-    transformers==4.46.3 "tokenizers>=0.20,<0.21" "safetensors>=0.4.1" regex
+    transformers==4.46.3 "tokenizers>=0.20,<0.21" "safetensors>=0.4.1" regex \
+    sentencepiece==0.1.99 "protobuf<3.21"  # tokenizers of DeBERTa
 }
 
 has_newest() {

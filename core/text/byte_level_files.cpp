@@ -30,7 +30,8 @@ constexpr const char* kNothingAdded =
 constexpr std::array kPatterns = {
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
     R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
-constexpr const char* kKnownKinds = "deltapipe reads GPT-2's byte-level BPE and BERT's WordPiece";
+constexpr const char* kKnownKinds =
+    "deltapipe reads GPT-2's byte-level BPE, BERT's WordPiece and DeBERTa's Unigram";
 
 /// Returns true for the name of a single byte.
 bool is_one_character(const std::string& name) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Text to token ids and back: GPT-2's byte-level BPE and BERT's WordPiece.
+// Text to token ids and back: GPT-2's byte-level BPE, BERT's WordPiece and DeBERTa's Unigram.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +22,12 @@ struct TextMarks {
   std::int32_t padding = 0;
 };
 
-/// A tokenizer of a Hugging Face directory: byte-level BPE with GPT-2's pre-tokenisation, or
-/// WordPiece with BERT's. For valid UTF-8 the ids are those of transformers' GPT2TokenizerFast and
-/// BertTokenizerFast without marks. Added tokens such as <|endoftext|> and [SEP] are recognised in
-/// the text. All const member functions may be called from several threads, which do not wait for
-/// each other.
+/// A tokenizer of a Hugging Face directory: byte-level BPE with GPT-2's pre-tokenisation, WordPiece
+/// with BERT's, or Unigram with DeBERTa-v2's. For valid UTF-8 the ids are those of transformers'
+/// GPT2TokenizerFast, BertTokenizerFast and DebertaV2TokenizerFast without marks; with an spm.model
+/// alone, those of DebertaV2Tokenizer (version 4). Added tokens such as <|endoftext|> and [SEP] are
+/// recognised in the text. All const member functions may be called from several threads, which do
+/// not wait for each other.
 class Tokenizer {
  public:
   Tokenizer(Tokenizer&&) noexcept;
@@ -34,8 +35,8 @@ class Tokenizer {
   ~Tokenizer();
 
   /// Reads a tokenizer.json, or a directory with tokenizer.json, vocab.json + merges.txt,
-  /// encoder.json + vocab.bpe, or vocab.txt (the first of these that exists). Throws UserError for
-  /// missing, malformed or other kinds of tokenizers.
+  /// encoder.json + vocab.bpe, vocab.txt, spm.model or spiece.model (the first of these that
+  /// exists). Throws UserError for missing, malformed or other kinds of tokenizers.
   static Tokenizer load(const std::string& path);
 
   /// Learns a byte-level BPE from `documents`, by merging the most frequent pair first, the lower
@@ -55,8 +56,8 @@ class Tokenizer {
   /// Appends the ids of `text` to `ids`.
   void encode_to(std::string_view text, std::vector<std::int32_t>& ids) const;
   /// Returns the text of `ids`: the encoded bytes for a byte-level BPE, normalised words with
-  /// spaces between them for WordPiece. Ids outside the vocabulary, which a model with a padded
-  /// vocabulary can draw, have no text, as in transformers.
+  /// spaces between them for WordPiece, normalised text for Unigram. Ids outside the
+  /// vocabulary, which a model with a padded vocabulary can draw, have no text, as in transformers.
   std::string decode(std::span<const std::int32_t> ids) const;
 
   /// Returns the largest cut <= text.size() at which two calls give the same ids as one, whatever
@@ -70,8 +71,8 @@ class Tokenizer {
   std::string hash() const;
   /// Returns the id of the end-of-text token; -1 if the tokenizer lacks it.
   std::int32_t end_of_text() const;
-  /// Returns the tokens around texts: [CLS] and [SEP] of WordPiece, the end-of-text token of
-  /// a byte-level BPE.
+  /// Returns the tokens around texts: [CLS] and [SEP] of WordPiece and Unigram, the end-of-text
+  /// token of a byte-level BPE.
   TextMarks marks() const;
   /// Returns signs of damage in the files of the tokenizer.
   const std::vector<std::string>& warnings() const;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -63,6 +64,38 @@ class VocabularyBuilder {
       token_json::fail(file, "added token '" + content + "' has another id in the vocabulary",
                        shown(id), "use " + std::to_string(known));
     add_known(content, id_of(content), special, normalized);
+  }
+
+  /// Adds a token with a role, which texts may contain, if the vocabulary has it. Returns its id;
+  /// -1: not in the vocabulary.
+  std::int32_t add_role(const std::string& content) {
+    const std::int32_t id = id_of(content);
+    if (id >= 0 && !is_added(content)) add_known(content, id, true, false);
+    return id;
+  }
+  /// Adds a token with the role that tokenizer_config.json calls `key`. Throws UserError if the
+  /// vocabulary lacks it.
+  std::int32_t add_required_role(const std::string& content, const char* key) {
+    const std::int32_t id = add_role(content);
+    if (id < 0)
+      token_json::fail(
+          file_, std::string("the vocabulary lacks the ") + key, content,
+          std::string("name one of its tokens as ") + key + " in tokenizer_config.json");
+    return id;
+  }
+
+  /// Refuses tokens that only added_tokens.json names, which older versions of transformers write.
+  /// Throws UserError.
+  void check_added_tokens_file(const std::filesystem::path& directory) const {
+    const std::string file = (directory / "added_tokens.json").string();
+    const Json tokens = token_json::read_side_file(file);
+    for (const auto& [content, id] : tokens.items()) {
+      if (content.empty()) token_json::fail(file, "an added token is empty", "", "give it a text");
+      if (!is_added(content))
+        token_json::fail(file, "the added token is searched in normalised text", content,
+                         "deltapipe only supports added tokens of tokenizer.json and "
+                         "tokenizer_config.json, with normalized = false");
+    }
   }
 
  protected:

@@ -2,12 +2,12 @@
 #include "core/text/wordpiece_files.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <utility>
 
 #include "core/base/utf8.hpp"
 #include "core/files/input_file.hpp"
+#include "core/text/token_roles.hpp"
 #include "core/text/vocabulary_builder.hpp"
 
 namespace deltapipe {
@@ -18,12 +18,6 @@ using namespace token_json;
 
 constexpr const char* kBertOnly =
     "deltapipe reads WordPiece with BERT's normalizer and pre_tokenizer";
-
-/// Tokens with a role and their names in files that do not name them.
-struct Roles {
-  std::string unknown = "[UNK]", begin = "[CLS]", separator = "[SEP]", padding = "[PAD]",
-              mask = "[MASK]";
-};
 
 class Builder : public VocabularyBuilder<WordPieceDefinition> {
  public:
@@ -42,62 +36,7 @@ class Builder : public VocabularyBuilder<WordPieceDefinition> {
     if (id.is_null()) (void)usable_id(id, content);  // an entry has an id, a role need not
     VocabularyBuilder::add_added(file, content, id, special, false);
   }
-
-  /// Adds a token with a role, which texts may contain, if the vocabulary has it. Returns its id;
-  /// -1: not in the vocabulary.
-  std::int32_t add_role(const std::string& content) {
-    const std::int32_t id = id_of(content);
-    if (id >= 0 && !is_added(content)) add_known(content, id, true, false);
-    return id;
-  }
-
-  std::int32_t required_role(const std::string& content, const char* key) {
-    const std::int32_t id = add_role(content);
-    if (id < 0)
-      fail(file(), std::string("the vocabulary lacks the ") + key, content,
-           std::string("name one of its tokens as ") + key + " in tokenizer_config.json");
-    return id;
-  }
 };
-
-/// Returns true if a part of a template is the text `id`.
-bool is_sequence(const Json& part, const char* id) {
-  return member(member(part, "Sequence"), "id") == id;
-}
-std::string special_of(const Json& part) {
-  return token_text(member(member(part, "SpecialToken"), "id"));
-}
-
-/// Reads begin and separator of `begin A separator` and `begin A separator B separator`.
-void read_post_processor(const std::string& file, const Json& root, Roles& roles) {
-  const Json& processor = member(root, "post_processor");
-  if (processor.is_null()) return;
-  const Json& type = member(processor, "type");
-  if (type == "BertProcessing") {
-    const auto first = [&](const char* key) {
-      const Json& pair = member(processor, key);
-      return pair.is_array() && !pair.empty() ? token_text(pair[0]) : std::string();
-    };
-    roles.begin = first("cls");
-    roles.separator = first("sep");
-  } else if (type == "TemplateProcessing") {
-    const Json& single = member(processor, "single");
-    const Json& pair = member(processor, "pair");
-    const bool is_bert = single.is_array() && single.size() == 3 && is_sequence(single[1], "A") &&
-                         pair.is_array() && pair.size() == 5 && is_sequence(pair[1], "A") &&
-                         is_sequence(pair[3], "B") &&
-                         special_of(pair[0]) == special_of(single[0]) &&
-                         special_of(pair[2]) == special_of(single[2]) &&
-                         special_of(pair[4]) == special_of(single[2]);
-    if (!is_bert)
-      fail(file, "the post_processor is not that of BERT", shown(single),
-           "deltapipe supports begin, text, separator, text, separator");
-    roles.begin = special_of(single[0]);
-    roles.separator = special_of(single[2]);
-  } else {
-    fail(file, "unknown post_processor", shown(type), kBertOnly);
-  }
-}
 
 /// strip_accents = null means as lowercase.
 void read_normalizer(const std::string& file, const Json& root, BertNormalizer& normalizer) {
@@ -110,7 +49,7 @@ void read_normalizer(const std::string& file, const Json& root, BertNormalizer& 
   normalizer.strip_accents = flag(file, from, "strip_accents", normalizer.lowercase);
 }
 
-void read_tokenizer_json(const Json& root, Builder& builder, Roles& roles) {
+void read_tokenizer_json(const Json& root, Builder& builder, TokenRoles& roles) {
   const std::string& file = builder.file();
   const Json& model = member(root, "model");
   builder.add_vocabulary(member(model, "vocab"));
@@ -133,34 +72,17 @@ void read_tokenizer_json(const Json& root, Builder& builder, Roles& roles) {
   if (!added.is_null() && !added.is_array())
     fail(file, "'added_tokens' is not a list", shown(added), "");
   for (const Json& entry : added) builder.add_added(file, entry, member(entry, "id"));
-  read_post_processor(file, root, roles);
+  read_post_processor(file, root, kBertOnly, roles);
 }
 
-/// Reads added_tokens.json, which older versions of transformers write.
-void read_added_tokens(const fs::path& directory, Builder& builder) {
-  const std::string file = (directory / "added_tokens.json").string();
-  const Json tokens = read_side_file(file);
-  for (const auto& [content, id] : tokens.items()) {
-    if (content.empty()) fail(file, "an added token is empty", "", "give it a text");
-    if (!builder.is_added(content))
-      fail(file, "the added token is searched in normalised text", content,
-           "deltapipe only supports added tokens of tokenizer.json and tokenizer_config.json, with "
-           "normalized = false");
-  }
-}
-
-/// Reads tokenizer_config.json, whose settings precede those of tokenizer.json, as in transformers,
-/// and the roles of special_tokens_map.json.
-void read_config(const fs::path& directory, Builder& builder, Roles& roles) {
+void read_config(const fs::path& directory, Builder& builder, TokenRoles& roles) {
   const std::string file = (directory / "tokenizer_config.json").string();
-  Json config = read_side_file(file);
-  constexpr std::array kClasses = {"BertTokenizer",           "BertTokenizerFast",
-                                   "DistilBertTokenizer",     "DistilBertTokenizerFast",
-                                   "ElectraTokenizer",        "ElectraTokenizerFast",
-                                   "PreTrainedTokenizerFast", "TokenizersBackend"};
-  const Json& name = member(config, "tokenizer_class");
-  if (!name.is_null() && std::find(kClasses.begin(), kClasses.end(), name) == kClasses.end())
-    fail(file, "the tokenizer_class has its own rules for tokens", shown(name), kBertOnly);
+  const Json config = read_tokenizer_config(directory);
+  check_tokenizer_class(file, config,
+                        "BertTokenizer BertTokenizerFast DistilBertTokenizer "
+                        "DistilBertTokenizerFast ElectraTokenizer ElectraTokenizerFast "
+                        "PreTrainedTokenizerFast TokenizersBackend",
+                        kBertOnly);
   check_common_settings(file, config);
   BertNormalizer& normalizer = builder.definition.normalizer;
   if (config.contains("do_lower_case") || config.contains("strip_accents")) {
@@ -172,25 +94,17 @@ void read_config(const fs::path& directory, Builder& builder, Roles& roles) {
   }
   normalizer.handle_chinese_chars =
       flag(file, config, "tokenize_chinese_chars", normalizer.handle_chinese_chars);
-  const Json added = member(config, "added_tokens_decoder");
-  for (const auto& [id, entry] : added.items()) builder.add_added(file, entry, number_of(id));
-  // In transformers the older file has precedence if the newer one lacks added_tokens_decoder.
-  if (added.is_null())
-    if (const Json older = read_side_file(directory / "special_tokens_map.json"); !older.is_null())
-      config.update(older);
-  for (const auto& [key, role] :
-       {std::pair("unk_token", &roles.unknown), std::pair("cls_token", &roles.begin),
-        std::pair("sep_token", &roles.separator), std::pair("pad_token", &roles.padding),
-        std::pair("mask_token", &roles.mask)})
-    if (const std::string token = token_text(member(config, key)); !token.empty()) *role = token;
+  for (const auto& [id, entry] : member(config, "added_tokens_decoder").items())
+    builder.add_added(file, entry, number_of(id));
+  read_roles(config, roles);
 }
 
-WordPieceDefinition finish(const fs::path& directory, Builder& builder, Roles& roles) {
+WordPieceDefinition finish(const fs::path& directory, Builder& builder, TokenRoles& roles) {
   read_config(directory, builder, roles);
-  read_added_tokens(directory, builder);
-  builder.definition.unknown = builder.required_role(roles.unknown, "unk_token");
-  builder.definition.marks = {.begin = builder.required_role(roles.begin, "cls_token"),
-                              .separator = builder.required_role(roles.separator, "sep_token"),
+  builder.check_added_tokens_file(directory);
+  builder.definition.unknown = builder.add_required_role(roles.unknown, "unk_token");
+  builder.definition.marks = {.begin = builder.add_required_role(roles.begin, "cls_token"),
+                              .separator = builder.add_required_role(roles.separator, "sep_token"),
                               .padding = std::max(builder.add_role(roles.padding), 0)};
   (void)builder.add_role(roles.mask);
   return std::move(builder.definition);
@@ -200,7 +114,7 @@ WordPieceDefinition finish(const fs::path& directory, Builder& builder, Roles& r
 
 WordPieceDefinition load_wordpiece_json(const fs::path& path, const Json& root) {
   Builder builder(path.string());
-  Roles roles;
+  TokenRoles roles;
   read_tokenizer_json(root, builder, roles);
   return finish(path.parent_path(), builder, roles);
 }
@@ -216,7 +130,7 @@ WordPieceDefinition load_wordpiece_vocabulary(const fs::path& path) {
   const std::size_t tokens = builder.definition.names.size();
   if (tokens == 0) fail(path.string(), "the vocabulary is empty", "", kBertOnly);
   builder.set_size(tokens);
-  Roles roles;
+  TokenRoles roles;
   return finish(path.parent_path(), builder, roles);
 }
 

@@ -87,6 +87,10 @@ class HostileFiles(support.TestCase):
             model = self.copy()
             (model / "tokenizer.json").unlink()
             self.kinds(model / name, lambda: self.deck(model))
+        model = self.copy()
+        for name in ("tokenizer.json", "vocab.json", "merges.txt"):
+            (model / name).unlink()
+        self.kinds(model / "spm.model", lambda: self.deck(model))
 
     def test_depth(self):
         deep = "[" * 200_000

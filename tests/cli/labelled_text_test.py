@@ -6,12 +6,14 @@ evaluation and predictions."""
 import csv
 import json
 import random
+import re
 import shutil
 import subprocess
 
 import h5py
 import numpy as np
 
+import sentencepiece_files
 import support
 from commands_test import python_with_transformers
 
@@ -209,6 +211,34 @@ class LabelledTexts(Texts):
 
     def test_transformers_give_the_same_probabilities(self):
         self.check_transformers()
+
+    def test_unigram_tokenizers(self):
+        losses = []
+        for name, write, files in (
+                ("model", sentencepiece_files.write_model, {"spm.model", "tokenizer_config.json"}),
+                ("json", sentencepiece_files.write_json,
+                 {"tokenizer.json", "tokenizer_config.json"})):
+            tokenizer = write(self.place / f"unigram_{name}")
+            deck = self.deck(tokenizer={"train_vocabulary": 0, "path": str(tokenizer)},
+                             training={"steps": 200}, pipeline={"stages": 2})
+            run = self.train(deck, f"unigram_{name}_run", 2)
+            losses.append(list(run.losses))
+            model = self.output(f"unigram_{name}_run") / "model"
+            for file in files:
+                self.assertEqual((model / file).read_bytes(), (tokenizer / file).read_bytes())
+            self.assertEqual(files, {file.name for file in model.iterdir()}
+                             - {"config.json", "model.safetensors"})
+            saved = self.deck_file(self.deck(model={"path": str(model)},
+                                             tokenizer={"train_vocabulary": 0}))
+            said = self.succeed(["evaluate", saved])
+            loss = float(re.search(r"loss ([0-9.]+)", said.out)[1])
+            self.assertAlmostEqual(loss, run.evaluations["loss"][-1], 4)
+            if name == "model":
+                (model / "spm.model").write_bytes((tokenizer / "spm.model").read_bytes()[:5000])
+                self.assert_stops(support.run(["evaluate", saved]), model / "spm.model",
+                                  "it is cut off", "download the file again")
+        self.assertLess(np.mean(losses[0][-5:]), np.mean(losses[0][:5]) / 2)
+        self.assertEqual(*losses)  # these texts have the same ids
 
     def test_a_body_without_a_head_gets_a_new_one(self):
         """As sentence encoders are published: no classifier, no prefix, no pooler."""

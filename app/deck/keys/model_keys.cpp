@@ -61,8 +61,8 @@ void add_model(std::vector<Key>& keys, ModelSettings& m) {
 void add_tokenizer(std::vector<Key>& keys, TokenizerSettings& t) {
   SectionKeys add(keys, "tokenizer");
   add("path", Text{&t.path},
-      "A tokenizer.json, or a directory with one of these: tokenizer.json; vocab.json and "
-      "merges.txt; vocab.txt. If it is empty, the model's directory is used.");
+      "A tokenizer.json or spm.model, or a directory with one of these: tokenizer.json; vocab.json "
+      "and merges.txt; vocab.txt; spm.model. If it is empty, the model's directory is used.");
   add("train_vocabulary", Integer{&t.train_vocabulary, 0, 1 << 20},
       "For new models: number of tokens, at least 257, of a byte-level BPE that is trained on the "
       "training text. 0 trains none.");

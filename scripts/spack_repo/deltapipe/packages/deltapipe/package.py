@@ -34,6 +34,7 @@ class Deltapipe(CMakePackage, CudaPackage):
     depends_on("zlib-api")
     depends_on("libpng")
     depends_on("libjpeg-turbo")
+    depends_on("sentencepiece")
     depends_on("onednn", when="+onednn")
     depends_on("random123", type="test")
     depends_on("catch2", type="test")
@@ -71,6 +72,7 @@ class Deltapipe(CMakePackage, CudaPackage):
             self.define("ZLIB_ROOT", self.spec["zlib-api"].prefix),
             self.define("PNG_ROOT", self.spec["libpng"].prefix),
             self.define("JPEG_ROOT", self.spec["libjpeg-turbo"].prefix),
+            self.define("SENTENCEPIECE_ROOT", self.spec["sentencepiece"].prefix),
             self.define("MPI_C_COMPILER", self.spec["mpi"].mpicc),
         ]
         if self.spec.satisfies("+onednn"):
