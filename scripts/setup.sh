@@ -29,6 +29,7 @@ run       zlib1g                          compressed files of images
 run       libpng16-16                     PNG images
 run       libjpeg62-turbo                 JPEG images
 run       libsentencepiece0               tokenizers of DeBERTa
+run       libutf8proc2                    the same
 build     g++                             compiler
 build     cmake                           build system
 build     ninja-build                     the tool that it drives
@@ -48,6 +49,7 @@ build     zlib1g-dev                      compressed files of images
 build     libpng-dev                      PNG images
 build     libjpeg-dev                     JPEG images
 build     libsentencepiece-dev            tokenizers of DeBERTa
+build     libutf8proc-dev                 the same
 analysis  python3-h5py                    reads outputs
 analysis  python3-matplotlib              plots of runs
 analysis  python3-munkres                 spares matplotlib SciPy, Pythran and Boost, 250 MB

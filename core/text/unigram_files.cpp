@@ -24,8 +24,8 @@ constexpr const char* kDebertaOnly =
 constexpr const char* kClasses =
     "DebertaV2Tokenizer DebertaV2TokenizerFast PreTrainedTokenizerFast TokenizersBackend";
 constexpr const char* kConvert =
-    "save the tokenizer with transformers' DebertaV2TokenizerFast (version 4), which writes a "
-    "tokenizer.json with it";
+    "save the tokenizer with transformers' DebertaV2TokenizerFast, which writes a tokenizer.json "
+    "with it";
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
 
 /// Adds an entry of added_tokens or added_tokens_decoder. `keeps_normalized`: unless it is set,
@@ -71,6 +71,7 @@ std::string from_base64(const std::string& file, const std::string& text) {
 NormalizerStep normalizer_step(const std::string& file, const Json& part) {
   const Json& type = member(part, "type");
   if (type == "Lowercase") return Lowercase{};
+  if (type == "NFC") return Compose{};
   if (type == "Strip")
     return Strip{.left = flag(file, part, "strip_left", false),
                  .right = flag(file, part, "strip_right", false)};
@@ -82,6 +83,8 @@ NormalizerStep normalizer_step(const std::string& file, const Json& part) {
   if (type == "Replace") {
     const Json& pattern = member(part, "pattern");
     const std::string content = token_text(part);
+    if (member(pattern, "Regex") == "\\s{2,}|[\\n\\r\\t]" && content == " ")
+      return ReplaceWhiteSpace{};
     if (member(pattern, "Regex") != " {2,}" || (content != " " && content != kMetaspace))
       fail(file, "the normalizer has an unknown Replace", shown(pattern), kDebertaOnly);
     return ReplaceSpaces{content};

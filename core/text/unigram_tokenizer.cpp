@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/unigram_tokenizer.hpp"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
+#include <memory>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -103,6 +108,42 @@ std::string applied(const ReplaceSpaces& replace, const std::string& text) {
     replaced.append(text, end, i - end);
   }
   return replaced;
+}
+
+std::string applied(const ReplaceWhiteSpace&, const std::string& text) {
+  std::string replaced;
+  replaced.reserve(text.size());
+  std::string_view held;  // a white space that may stay
+  int spaces = 0;
+  const auto end_run = [&] {
+    const bool stays = spaces == 1 && held != "\n" && held != "\r" && held != "\t";
+    if (spaces > 0) replaced += stays ? held : " ";
+    spaces = 0;
+  };
+  for_each_character(text, [&](char32_t c, std::string_view bytes) {
+    if (bert_character(c).space) {
+      held = bytes;
+      ++spaces;
+      return;
+    }
+    end_run();
+    replaced += bytes;
+  });
+  end_run();
+  return replaced;
+}
+
+std::string applied(const Compose&, const std::string& text) {
+  const auto is_ascii = [](unsigned char c) { return c < 0x80; };
+  if (std::ranges::all_of(text, is_ascii)) return text;
+  utf8proc_uint8_t* composed = nullptr;
+  const utf8proc_ssize_t size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                   static_cast<utf8proc_ssize_t>(text.size()), &composed,
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(composed, std::free);
+  if (size < 0) throw std::bad_alloc();  // the text is valid
+  return {reinterpret_cast<const char*>(composed), static_cast<std::size_t>(size)};
 }
 
 /// Returns the added tokens that are searched before (false) or after normalisation; the latter are

@@ -31,7 +31,12 @@ struct Precompiled {
 struct ReplaceSpaces {
   std::string content = " ";
 };
-using NormalizerStep = std::variant<Lowercase, Strip, Precompiled, ReplaceSpaces>;
+/// Replaces two or more White_Space, and each line feed, carriage return and tab, by a space.
+struct ReplaceWhiteSpace {};
+/// Composes characters canonically (NFC of Unicode).
+struct Compose {};
+using NormalizerStep =
+    std::variant<Lowercase, Strip, Precompiled, ReplaceSpaces, ReplaceWhiteSpace, Compose>;
 
 /// Description of a Unigram tokenizer in its files.
 struct UnigramDefinition {

@@ -129,6 +129,7 @@ deltapipe_library(xxhash xxhash.h xxhash libxxhash-dev xxhash)
 deltapipe_library(zlib zlib.h z zlib1g-dev zlib)
 deltapipe_library(png png.h png libpng-dev libpng)
 deltapipe_library(jpeg jpeglib.h jpeg libjpeg-dev libjpeg-turbo)
+deltapipe_library(utf8proc utf8proc.h utf8proc libutf8proc-dev utf8proc)
 deltapipe_library(sentencepiece sentencepiece_processor.h sentencepiece libsentencepiece-dev
   sentencepiece)
 if(NOT DELTAPIPE_LIBRARIES_ONLY)

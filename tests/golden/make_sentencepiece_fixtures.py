@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Makes tests/fixtures/sentencepiece: a small spm.model and the ids of texts of all kinds.
 
-The model is trained with the settings of DeBERTa-v3 on this repository's documents and on the lines
-of tests/fixtures/tokenizer/mixed.bin. The ids are those of DebertaV2Tokenizer (spm.model) and of the
-DebertaV2TokenizerFast (tokenizer.json) that transformers converts it to.
+The model is trained, unless it exists, with the settings of DeBERTa-v3 on this repository's documents
+and on the lines of tests/fixtures/tokenizer/mixed.bin. The ids are those of DebertaV2Tokenizer
+(spm.model) and of the DebertaV2TokenizerFast (tokenizer.json) that transformers converts it to, also
+with the normalizer of version 5.
 
     build/venv/bin/python tests/golden/make_sentencepiece_fixtures.py
 
@@ -19,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 import sentencepiece
+from tokenizers import Regex, normalizers
 from transformers import DebertaV2Tokenizer, DebertaV2TokenizerFast
 
 from make_tokenizer_fixtures import fnv1a, is_valid, splitmix64
@@ -31,6 +33,8 @@ SURROGATES = range(0xD800, 0xE000)
 BLOCK = 0x8000
 OPTIONS = [{}, {"split_by_punct": True}, {"do_lower_case": True},
            {"do_lower_case": True, "split_by_punct": True}]
+NORMALIZER_5 = normalizers.Sequence([normalizers.Replace(Regex(r"\s{2,}|[\n\r\t]"), " "), normalizers.NFC(),
+                                     normalizers.Strip(left=False, right=True)])
 SPECIAL = ["", " ", "   ", "\u200b", "[CLS] marks [SEP] in [MASK] a [PAD]text [UNK][UNK] [sep] [ SEP ]",
            "[CLS", " [MASK]a", "a[UNK]b", "a [UNK] b", "<s></s><unk>", "a" * 300, "\u2581a\u2581\u2581b \u2581", "x\ty\nz\r\nw ",
            "  two  spaces   three\u00a0\u00a0\u3000", "\u200bzero\u200b width\u200b", "\x00nul\x00 \x01\x02\x1b[0m\x7f",
@@ -109,13 +113,16 @@ def without_pieces(whole):
 
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
-    (OUT / "spm.model").write_bytes(train())
+    if not (OUT / "spm.model").exists():
+        (OUT / "spm.model").write_bytes(train())
     lines, valid = texts()
     expected = {"special": SPECIAL, "mixed": MIXED, "jsons": [],
                 "model": summaries(DebertaV2Tokenizer.from_pretrained(OUT), valid)}
-    for options in OPTIONS:
+    for options, normalizer in [*((options, None) for options in OPTIONS), ({}, NORMALIZER_5)]:
         with tempfile.TemporaryDirectory() as folder:
             fast = DebertaV2TokenizerFast.from_pretrained(OUT, **options)
+            if normalizer is not None:
+                fast.backend_tokenizer.normalizer = normalizer
             fast.save_pretrained(folder)
             whole = without_pieces(json.loads((Path(folder) / "tokenizer.json").read_text()))
         decoded = [fast.backend_tokenizer.decode(fast(text, add_special_tokens=False).input_ids, skip_special_tokens=False)

@@ -6,12 +6,13 @@ mixed text.
 usage: sentencepiece_test.py PROGRAM [--newest]
   --newest   this interpreter is to have transformers 5 or later
 
-Version 4 of transformers encodes with DebertaV2Tokenizer and DebertaV2TokenizerFast. Version 5 has
-no class that keeps a model's normalisation, so that the tokenizer.json is compared with the
-tokenizers library. Exit status 77: transformers, sentencepiece or h5py is missing.
+Version 4 of transformers encodes with DebertaV2Tokenizer and DebertaV2TokenizerFast, version 5 with
+its only DebertaV2Tokenizer, which has another normalisation. The tokenizer.json of version 4 is
+compared with the tokenizers library. Exit status 77: transformers, sentencepiece or h5py is missing.
 """
 
 import functools
+import json
 import os
 import pathlib
 import random
@@ -116,6 +117,22 @@ class Unigram(support.TestCase):
             return tokenizer(text, add_special_tokens=False)["input_ids"]
         self.assert_same_ids(directory, encode)
         self.assert_same_ids(directory, encode, joined=True)
+
+    @unittest.skipUnless(NEWEST, "version 4 writes another tokenizer.json")
+    def test_deberta_tokenizers_of_version_5(self):
+        source = sentencepiece_files.write_json(self.place / "source5")
+        pieces = json.loads((source / "tokenizer.json").read_text())["model"]["vocab"]
+        for options in ({}, {"do_lower_case": True}, {"split_by_punct": True}):
+            with self.subTest(options):
+                tokenizer = transformers.DebertaV2Tokenizer(
+                    vocab=[tuple(piece) for piece in pieces], unk_id=3, **options)
+                directory = self.place / f"version5{len(options)}{'_'.join(options)}"
+                tokenizer.save_pretrained(directory)
+
+                def encode(text, tokenizer=tokenizer):
+                    return tokenizer(text, add_special_tokens=False)["input_ids"]
+                self.assert_same_ids(directory, encode)
+                self.assert_same_ids(directory, encode, joined=True)
 
     @unittest.skipIf(NEWEST, "version 5 has other rules for texts")
     def test_deberta_tokenizers(self):

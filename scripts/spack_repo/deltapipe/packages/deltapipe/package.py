@@ -35,6 +35,7 @@ class Deltapipe(CMakePackage, CudaPackage):
     depends_on("libpng")
     depends_on("libjpeg-turbo")
     depends_on("sentencepiece")
+    depends_on("utf8proc")
     depends_on("onednn", when="+onednn")
     depends_on("random123", type="test")
     depends_on("catch2", type="test")
@@ -73,6 +74,7 @@ class Deltapipe(CMakePackage, CudaPackage):
             self.define("PNG_ROOT", self.spec["libpng"].prefix),
             self.define("JPEG_ROOT", self.spec["libjpeg-turbo"].prefix),
             self.define("SENTENCEPIECE_ROOT", self.spec["sentencepiece"].prefix),
+            self.define("UTF8PROC_ROOT", self.spec["utf8proc"].prefix),
             self.define("MPI_C_COMPILER", self.spec["mpi"].mpicc),
         ]
         if self.spec.satisfies("+onednn"):
