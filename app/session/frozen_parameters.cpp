@@ -91,8 +91,9 @@ void freeze_parameters(const std::vector<std::string>& patterns, Model& model) {
     frozen.insert(names.begin(), names.end());
   }
   const std::vector<ParameterInfo> all = model.parameters({0, model.shape().blocks, true, true});
-  if (std::ranges::all_of(
-          all, [&](const ParameterInfo& p) { return p.statistic || frozen.contains(p.name); }))
+  if (std::ranges::all_of(all, [&](const ParameterInfo& p) {
+        return p.frozen || p.statistic || frozen.contains(p.name);
+      }))
     throw UserError({.what = std::string(kKey) + " names all parameters of the model: there is "
                                                  "nothing to train",
                      .remedy = "leave out a pattern",

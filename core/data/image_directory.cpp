@@ -70,7 +70,7 @@ class Lister {
     if (list_.ignored++ == 0) list_.first_ignored = path;
   }
 
-  /// Takes a file if it is an image. `name`: its path without the directory of the data.
+  /// Adds a file if it is an image. `name`: its path without the directory of the data.
   void take(const fs::path& path, const fs::path& name, std::int16_t label) {
     const std::string suffix = suffix_of(path);
     const bool hidden = path.filename().string().starts_with('.');  // such as ._a.png of macOS
@@ -87,7 +87,7 @@ class Lister {
     ignore(path.string());
   }
 
-  /// Takes the images of a class.
+  /// Adds the images of a class.
   void take_all(const fs::path& directory, const fs::path& name, std::int16_t label) {
     // Links may lead to a directory above.
     constexpr std::size_t kMostDepth = 16;
@@ -129,8 +129,11 @@ std::int16_t class_of(const std::string& directory, const std::string& name,
   if (classes.empty()) return -1;
   const auto named = std::ranges::find(classes, name);
   if (named != classes.end()) return static_cast<std::int16_t>(named - classes.begin());
+  // Names that are numbers are not positions.
+  const bool are_numbers = std::ranges::any_of(
+      classes, [](const std::string& c) { return whole_number(c).has_value(); });
   const std::optional<std::int64_t> number = whole_number(name);
-  if (number && *number >= 0 && *number < static_cast<std::int64_t>(classes.size()))
+  if (number && !are_numbers && *number >= 0 && *number < static_cast<std::int64_t>(classes.size()))
     return static_cast<std::int16_t>(*number);
   refuse_line(
       directory,

@@ -243,6 +243,7 @@ std::vector<std::string> image_classes(const DataSettings& settings) {
     if (classes < 2)
       throw UserError({.what = "the training images have fewer than two classes",
                        .value = std::to_string(classes),
+                       .remedy = "add images of another class",
                        .keys = {"data.train"}});
   };
   if (are_directories(settings.train, settings.format)) {

@@ -29,7 +29,7 @@ struct Image {
 };
 
 namespace image_limit {
-/// Pixels of an image; Pillow warns of decompression bombs from there on.
+/// Pixels of an image; Pillow warns of a decompression bomb above this.
 inline constexpr std::uint64_t pixels = 89'478'485;
 inline constexpr std::uint64_t file = std::uint64_t{256} << 20;  ///< bytes
 /// Passes of a progressive JPEG. Encoders write about ten; each costs time, but few bytes.
@@ -40,7 +40,7 @@ inline constexpr int scans = 100;
 /// for other files, for animations, and for sizes that the file cannot hold.
 ImageHeader read_image_header(const std::string& path);
 
-/// Reads an image with 1 channel (grey) or 3 (red, green, blue), as Pillow does and converts it:
+/// Reads an image with 1 channel (grey) or 3 (red, green, blue), with the pixels of Pillow's convert():
 /// transparency is dropped, colour profiles, gamma and the orientation of EXIF are ignored, and of
 /// 16 bits the upper 8 are kept. Grey is 0.299 red + 0.587 green + 0.114 blue. Throws UserError.
 Image read_image(const std::string& path, int channels);

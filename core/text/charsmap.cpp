@@ -2,7 +2,6 @@
 #include "core/text/charsmap.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "core/base/utf8.hpp"
@@ -13,6 +12,8 @@ namespace {
 
 constexpr const char* kRemedy = "download the file again";
 constexpr std::size_t kLargestArray = std::size_t{16} << 20;  // bytes; NFKC has 0.2 MB
+// The longest one of Unicode has 33 bytes. Tokens that grow without bounds would fill the memory.
+constexpr std::size_t kLongestReplacement = 1024;
 constexpr int kMostMatches = 32;     // libsentencepiece does not check for more
 constexpr std::size_t kBlock = 256;  // children of a state, indexed by their byte
 
@@ -100,7 +101,10 @@ void Charsmap::check(const std::string& file) {
       if (value >= replacements_.size()) damaged("a replacement is outside of the text", value);
       if ((replacements_[value] & 0xC0) == 0x80)
         damaged("a replacement starts within a character", value);
-      longest_ = std::max(longest_, std::strlen(replacements_.c_str() + value));
+      const std::size_t end = replacements_.find('\0', value);
+      const std::size_t length = std::min(end, replacements_.size()) - value;
+      if (length > kLongestReplacement) damaged("a replacement is too long", length);
+      longest_ = std::max(longest_, length);
     }
     const int more = matches[child_state] + (has_leaf(child) ? 1 : 0);
     if (more > kMostMatches) damaged("too many of its strings begin with others", position);

@@ -170,7 +170,7 @@ void check_pieces(const std::string& file, const SentencePieceModel& model) {
     if (piece.kind == PieceKind::user_defined) symbols.push_back(piece.text);
   }
   if (unknown != 1)
-    token_json::fail(file, "the model has not exactly one unknown piece", std::to_string(unknown),
+    token_json::fail(file, "the model must have exactly one unknown piece", std::to_string(unknown),
                      kRemedy);
   if (bytes != (model.byte_fallback ? 256 : 0))
     token_json::fail(file, "the number of byte pieces does not fit byte_fallback",

@@ -19,7 +19,8 @@ struct PostNormNames {
 template <class Real>
 class PostNormBlock final : public Block<Real> {
  public:
-  /// `attention` has declared its parameters, of the same bucket. `options` are its own.
+  /// `attention` has declared its parameters, of the same bucket. `options` are those of
+  /// `attention`.
   PostNormBlock(ParameterArena<Real>& parameters, std::unique_ptr<SelfAttention<Real>> attention,
                 const PostNormNames& names, const AttentionOptions& options, const MlpOptions& mlp,
                 int bucket);

@@ -104,8 +104,12 @@ DebertaConfig DebertaConfig::read(const ConfigFile& file) {
     read_activation(keys, "conv_act", config.convolution_activation);
   }
   read_activation(keys, "pooler_hidden_act", config.pooler_activation);
-  if (keys.find_or_null("cls_dropout") != nullptr)
+  if (keys.find("cls_dropout") != nullptr) {
     keys.real("cls_dropout", config.classifier_dropout);
+    require_value(config.classifier_dropout >= 0, file.path,
+                  "'cls_dropout' must be a probability from 0 to below 1",
+                  std::to_string(config.classifier_dropout));
+  }
   config.check(file.path);
   return config;
 }
@@ -117,7 +121,7 @@ void DebertaConfig::check(const std::string& file) const {
                 std::to_string(segments));
   require_value(
       position_buckets <= 0 || (position_buckets >= 2 && position_buckets <= kMostPositions), file,
-      "'position_buckets' must be -1 or from 2 on", std::to_string(position_buckets));
+      "'position_buckets' must be -1, or at least 2", std::to_string(position_buckets));
   require_value(max_relative_positions <= kMostPositions, file,
                 "'max_relative_positions' is too large", std::to_string(max_relative_positions));
   require_value(position_buckets <= 0 || buckets().longest > position_buckets / 2 + 1, file,

@@ -28,6 +28,15 @@ const WeightNames& gpt2_classifier_names() {
   return names;
 }
 
+namespace {
+
+bool ends_texts(const Gpt2Config& config, const std::optional<int>& token) {
+  const std::vector<int>& ends = config.eos_token_ids;
+  return token && std::find(ends.begin(), ends.end(), *token) != ends.end();
+}
+
+}  // namespace
+
 Gpt2Model::Gpt2Model(Gpt2Config config, Json file)
     : FileModel(gpt2_names(), std::move(file)), config_(std::move(config)) {
   if (config_.is_classifier()) classify();
@@ -40,6 +49,7 @@ void Gpt2Model::set_class_names(const std::vector<std::string>& names) {
 }
 
 void Gpt2Model::classify() {
+  if (ends_texts(config_, config_.pad_token_id)) config_.pad_token_id.reset();
   rename(gpt2_classifier_names());
   task_ = make_task("classification", static_cast<int>(config_.classes.size()));
 }
@@ -104,14 +114,10 @@ std::unique_ptr<Model> load_classifier(const ConfigFile& file, const Safetensors
   Gpt2Config config = Gpt2Config::read(file);
   check_classifier(ConfigKeys(file.json, file.path, "use a model with one label for each text"));
   config.classes = classes_of_classifier(file);
-  const std::vector<int>& ends = config.eos_token_ids;
-  if (config.pad_token_id &&
-      std::find(ends.begin(), ends.end(), *config.pad_token_id) != ends.end()) {
-    config.pad_token_id.reset();
+  if (ends_texts(config, config.pad_token_id))
     warnings.push_back(printable(file.directory, 200) +
                        ": pad_token_id is the token that ends a text, which is not padding here; "
                        "the saved model has no pad_token_id");
-  }
   if (weights != nullptr)
     warn_of_foreign(*weights, gpt2_classifier_names(), file.directory, warnings);
   return std::make_unique<Gpt2Model>(std::move(config), file.json);

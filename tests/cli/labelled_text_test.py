@@ -388,6 +388,9 @@ class Gpt2Texts(Texts):
     def test_a_language_model_gets_a_classifier(self):
         self.train(self.small(), "language", 1)
         source = self.output("language") / "model"
+        config = json.loads((source / "config.json").read_text())
+        config["pad_token_id"] = config["eos_token_id"]  # at which transformers would not pool
+        (source / "config.json").write_text(json.dumps(config))
         deck = self.deck(model={"path": str(source)}, tokenizer={"train_vocabulary": 0},
                          data={"sequence_length": 10}, training={"steps": 60},
                          pipeline={"stages": 2})
@@ -396,6 +399,7 @@ class Gpt2Texts(Texts):
         output = self.output("classifier") / "model"
         config = json.loads((output / "config.json").read_text())
         self.assertEqual(config["architectures"], ["GPT2ForSequenceClassification"])
+        self.assertIsNone(config["pad_token_id"])
         self.assertEqual(list(config["id2label"].values()), sorted(COLOURS))
         header, _ = support.read_safetensors(output / "model.safetensors")
         self.assertEqual(header["score.weight"]["shape"][0], 3)

@@ -16,7 +16,8 @@ int bucket_of(const RelativeBuckets& settings, int distance) {
   const auto whole = static_cast<float>(settings.longest - 1) / static_cast<float>(middle);
   const float part = std::log(static_cast<float>(distance) / static_cast<float>(middle)) /
                      std::log(whole) * static_cast<float>(middle - 1);
-  return static_cast<int>(std::ceil(part)) + middle;
+  // Distances that are much longer than `longest` could exceed an integer.
+  return static_cast<int>(std::min(std::ceil(part), static_cast<float>(settings.buckets))) + middle;
 }
 
 }  // namespace

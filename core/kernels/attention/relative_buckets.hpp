@@ -9,7 +9,7 @@ namespace deltapipe {
 /// rows of longer ones cover ranges that grow with the distance.
 struct RelativeBuckets {
   int buckets = -1;   ///< rows in each direction; not above 0: every distance has a row
-  int longest = 512;  ///< distance from which on all are in the last row
+  int longest = 512;  ///< distances from this one up share the last row
 
   /// Returns the number of rows in each direction.
   int span() const { return buckets > 0 ? buckets : longest; }

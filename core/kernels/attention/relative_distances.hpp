@@ -18,7 +18,7 @@ class RelativeDistances {
 
   const RelativeBuckets& buckets() const { return buckets_; }
   int most_tokens() const { return most_tokens_; }
-  /// Row of each distance, from that of -(T - 1) on.
+  /// Row of each distance, starting with -(T - 1).
   const Vector<std::int32_t>& row() const { return row_; }
   /// First distance of each row and, last, T. Rows without distances are empty ranges.
   const Vector<std::int32_t>& begin() const { return begin_; }

@@ -409,9 +409,9 @@ TEST_CASE("A damaged spm.model is refused", "[tokenizer][sentencepiece]") {
     check("the model has a piece twice", [](auto& m) { m.pieces[7].text = m.pieces[8].text; });
     check("piece 7 has an unknown type (got 9)",
           [](auto& m) { m.pieces[7].kind = static_cast<PieceKind>(9); });
-    check("not exactly one unknown piece (got 0)",
+    check("must have exactly one unknown piece (got 0)",
           [](auto& m) { m.pieces[3].kind = PieceKind::normal; });
-    check("not exactly one unknown piece (got 2)",
+    check("must have exactly one unknown piece (got 2)",
           [](auto& m) { m.pieces[7].kind = PieceKind::unknown; });
     check("does not fit byte_fallback (got 1)",
           [](auto& m) { m.pieces[7].kind = PieceKind::byte; });

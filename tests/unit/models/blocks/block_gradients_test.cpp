@@ -2,6 +2,7 @@
 // Each block and each end against finite differences, in double.
 #include <catch2/catch.hpp>
 #include <numeric>
+#include <optional>
 
 #include "core/kernels/gemm/blas.hpp"
 #include "models/blocks/classification_head.hpp"
@@ -167,8 +168,11 @@ TEST_CASE("A language head's gradients are slopes", "[models][blocks]") {
 
 TEST_CASE("A classification head's gradients are slopes", "[models][blocks]") {
   use_single_threaded_blas();
-  const Pooling pooling = GENERATE(Pooling::first, Pooling::mean);
+  const Pooling pooling = GENERATE(Pooling::first, Pooling::mean, Pooling::last);
   const std::string dense = GENERATE("dense", "");
+  const Bias bias = dense.empty() ? GENERATE(Bias::yes, Bias::no) : Bias::yes;
+  std::optional<Activation> activation;
+  if (!dense.empty() && pooling == Pooling::first) activation = Activation::gelu_erf;
   const double dropout = GENERATE(0.0, 0.3);
   const auto build = [=](ParameterArena<double>& parameters) {
     StageParts<double> parts = parts_of_channels();
@@ -178,7 +182,9 @@ TEST_CASE("A classification head's gradients are slopes", "[models][blocks]") {
             .channels = kChannels,
             .classes = 5,
             .pooling = pooling,
+            .activation = activation,
             .layout = dense.empty() ? WeightLayout::inputs_outputs : WeightLayout::outputs_inputs,
+            .output_bias = bias,
             .dropout = dropout,
             .dropout_site = 3},
         0);
