@@ -40,9 +40,10 @@ inline constexpr int scans = 100;
 /// for other files, for animations, and for sizes that the file cannot hold.
 ImageHeader read_image_header(const std::string& path);
 
-/// Reads an image with 1 channel (grey) or 3 (red, green, blue), with the pixels of Pillow's convert():
-/// transparency is dropped, colour profiles, gamma and the orientation of EXIF are ignored, and of
-/// 16 bits the upper 8 are kept. Grey is 0.299 red + 0.587 green + 0.114 blue. Throws UserError.
+/// Reads an image with 1 channel (grey) or 3 (red, green, blue), with the pixels of Pillow's
+/// convert(): transparency is dropped, colour profiles, gamma and the orientation of EXIF are
+/// ignored, and of 16 bits the upper 8 are kept. Grey is 0.299 red + 0.587 green + 0.114 blue.
+/// Throws UserError.
 Image read_image(const std::string& path, int channels);
 
 }  // namespace deltapipe

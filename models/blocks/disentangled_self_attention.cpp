@@ -168,7 +168,8 @@ void DisentangledSelfAttention<Real>::backward(const BlockPass<Real>& pass,
              embedding.extent_int(0), position_columns());
   const MatrixRef<Real> dqkv =
       narrow(pass.postponed ? pass.postponed[kQkvGradient] : w.wide_NF, rows, 3 * C);
-  // The values' columns, which relative positions do not have, and those of a missing kind of scores.
+  // The values' columns, which relative positions do not have, and those of a missing kind of
+  // scores.
   if (!positions_) Kokkos::deep_copy(exec, dpositions, Real(0));
   disentangled_attention_backward<Real>(
       exec, shape(pass.batch.samples, pass.batch.tokens), w.relative.distances,
