@@ -125,8 +125,8 @@ void warn_of_foreign(const SafetensorsReader& reader, const WeightNames& names,
   const std::vector<std::string> others = names.foreign(reader);
   if (others.empty()) return;
   warnings.push_back(printable(directory, 200) + ": " + std::to_string(others.size()) +
-                     " tensors are not part of " + names.architecture +
-                     ": they are not used, and the trained model is saved without them (" +
+                     (others.size() > 1 ? " tensors are" : " tensor is") + " not part of " +
+                     names.architecture + " and not used: the trained model is saved without (" +
                      printable(others.front(), 100) + (others.size() > 1 ? ", ...)" : ")"));
 }
 

@@ -244,8 +244,15 @@ ImageList list_image_directories(const std::vector<std::string>& directories,
                                  const std::vector<std::string>& classes, bool labels_optional) {
   ImageList list;
   require_countable(directories.front(), classes.size());
-  for (const std::string& directory : directories)
+  for (const std::string& directory : directories) {
+    const std::size_t first = list.size();
     list_directory(directory, classes, labels_optional, list);
+    for (std::size_t i = first; i < list.size(); ++i) {
+      std::string& name = list.names[i];
+      if (directories.size() > 1) name = (fs::path(directory) / name).string();
+      name = printable(name);
+    }
+  }
   if (list.size() > std::numeric_limits<std::uint32_t>::max())
     refuse_line(directories.front(), "there are too many images", std::to_string(list.size()),
                 "use fewer than 2^32");

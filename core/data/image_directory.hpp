@@ -16,7 +16,8 @@ namespace deltapipe {
 /// The images of directories, which are not read yet.
 struct ImageList {
   std::vector<std::string> files;
-  std::vector<std::string> names;     ///< of the files, without their directory of data.train
+  /// Printable names of the files, without their directory if there is only one.
+  std::vector<std::string> names;
   std::vector<std::int16_t> label_N;  ///< -1: unknown
   std::uint64_t ignored = 0;          ///< files and hidden directories that are not read
   std::string first_ignored;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/deberta/deberta_model.hpp"
 
-#include <algorithm>
-
+#include "core/base/printable.hpp"
 #include "models/class_names.hpp"
 #include "models/config_file.hpp"
 
@@ -12,6 +11,34 @@ namespace {
 
 const std::set<std::string> kPooler = {"pooler.dense.weight", "pooler.dense.bias"};
 const std::set<std::string> kClassifier = {"classifier.weight", "classifier.bias"};
+
+/// Warns of tensors that belong to a DeBERTa, but not to one of this configuration: a key is
+/// probably wrong. transformers ignores a table of positions that is not used, as here.
+void warn_of_unused(const DebertaConfig& config, const SafetensorsReader& weights,
+                    const std::string& directory, std::vector<std::string>& warnings) {
+  const bool projects = !config.shares_attention_key;
+  const struct {
+    bool is_used;
+    const char *part, *key;
+  } parts[] = {
+      {config.convolution_width > 0, "encoder.conv.", "conv_kernel_size"},
+      {config.normalizes_relative, "encoder.LayerNorm.", "norm_rel_ebd"},
+      {config.segments > 0, "embeddings.token_type_embeddings.", "type_vocab_size"},
+      {projects && config.content_to_position, ".self.pos_key_proj.",
+       "share_att_key' or 'pos_att_type"},
+      {projects && config.position_to_content, ".self.pos_query_proj.",
+       "share_att_key' or 'pos_att_type"},
+  };
+  for (const auto& part : parts) {
+    if (part.is_used) continue;
+    for (const auto& [name, info] : weights.tensors()) {
+      if (name.find(part.part) == std::string::npos) continue;
+      warnings.push_back(printable(directory, 200) + ": the weights have " + printable(name, 100) +
+                         ", which config.json does not use; check its '" + part.key + "'");
+      break;
+    }
+  }
+}
 
 }  // namespace
 
@@ -60,7 +87,10 @@ std::unique_ptr<Model> load_deberta(const ConfigFile& file, const SafetensorsRea
   add_fresh(file, weights, deberta_names(), kPooler, "pooler", fresh, warnings);
   if (!add_fresh(file, weights, deberta_names(), kClassifier, "classifier", fresh, warnings))
     config.classes = classes_of_classifier(file);
-  if (weights != nullptr) warn_of_foreign(*weights, deberta_names(), file.directory, warnings);
+  if (weights != nullptr) {
+    warn_of_foreign(*weights, deberta_names(), file.directory, warnings);
+    warn_of_unused(config, *weights, file.directory, warnings);
+  }
   return std::make_unique<DebertaModel>(std::move(config), file.json, std::move(fresh));
 }
 

@@ -369,6 +369,19 @@ class DebertaTexts(Texts):
         self.assertEqual(*saved)
         self.assertTrue(any(saved[0]["deberta.encoder.rel_embeddings.weight"]))
 
+    def test_weights_that_the_configuration_does_not_use_are_named(self):
+        self.train(self.deck(training={"steps": 1}), "whole-model", 1)
+        model = self.output("whole-model") / "model"
+        deck = self.deck_file(self.deck(model={"path": str(model)}, tokenizer={"train_vocabulary": 0},
+                                        output={"directory": str(self.output("unused"))},
+                                        training={"steps": 1}))
+        self.assertNotIn("does not use", self.succeed(["train", deck]).err)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"norm_rel_ebd": "none"}))
+        said = self.succeed(["train", deck]).err
+        self.assertIn("encoder.LayerNorm.", said)
+        self.assertIn("which config.json does not use; check its 'norm_rel_ebd'", said)
+
     def test_check(self):
         out = self.succeed(["check", self.deck_file(self.deck(pipeline={"stages": 2}))]).out
         self.assertIn("DeBERTa-v2 of 4 blocks x 32 channels, 3 classes", out)

@@ -109,6 +109,16 @@ TEST_CASE("The order of a file system is not that of images", "[data][images]") 
   CHECK(list_image_directories(tree.settings.train, {}, false).names == names);
 }
 
+TEST_CASE("Names of images in several directories tell which", "[data][images]") {
+  Tree tree;
+  tree.put("rgb.png", "one/c/a.png");
+  tree.put("rgb.png", "two/c/a\xff.png");
+  const std::string one = tree.directory / "one", two = tree.directory / "two";
+  CHECK(list_image_directories({one, two}, {}, false).names ==
+        std::vector<std::string>{one + "/c/a.png", two + "/c/a\\xFF.png"});
+  CHECK(list_image_directories({two}, {}, false).names == std::vector<std::string>{"c/a\\xFF.png"});
+}
+
 TEST_CASE("Files that are not images are counted", "[data][images]") {
   Tree tree;
   tree.put_classes();
