@@ -207,7 +207,7 @@ TEST_CASE("Several directories are one set, links included", "[data][images]") {
   const DataSplit split = load_images(tree.settings, {19, 23, 3}, classes, 1);
   REQUIRE(split.train->size() == 7);
   CHECK(read(*split.train, 4).label == 1);
-  CHECK(split.train->file(6) == "cat/2.png");
+  CHECK(split.train->file(6) == tree.directory / "other/cat/2.png");
 }
 
 TEST_CASE("Images to predict may lack classes", "[data][images]") {
