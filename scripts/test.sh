@@ -58,9 +58,6 @@ scripts/setup_python.sh || (($? == 77))
 build_in release -DDELTAPIPE_WERROR=ON -DDELTAPIPE_BENCHMARKS=ON
 test_in release
 if ((sanitizers)); then
-  # Clang compiles instrumented code in half of GCC's time. It is only asked for by the environment:
-  # another CMAKE_CXX_COMPILER makes CMake forget the preset's settings in an existing build.
-  [[ -n ${CXX-} ]] || ! command -v clang++-14 >/dev/null || export CXX=clang++-14
   build_in asan
   grep -q '^DELTAPIPE_SANITIZE:.*=address,undefined$' build/asan/CMakeCache.txt ||
     { echo "build/asan has no sanitizers: remove it" >&2; exit 1; }

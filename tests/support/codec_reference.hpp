@@ -36,7 +36,9 @@ inline std::vector<int> naive_levels(const std::vector<float>& x, float step, in
   std::vector<int> result;
   for (const float value : x) {
     const float ratio = step > 0 ? value * (1.0f / step) : 0.0f;
-    int level = static_cast<int>(std::nearbyint(ratio));
+    const float nearest = std::isnan(ratio) ? static_cast<float>(low) : std::nearbyint(ratio);
+    int level =
+        static_cast<int>(std::clamp(nearest, static_cast<float>(low), static_cast<float>(high)));
     if (bits == 1 && levels == Levels::symmetric) level = value < 0 ? -1 : 1;
     result.push_back(std::clamp(level, low, high));
   }
