@@ -54,20 +54,14 @@ DisentangledSelfAttention<Real>::DisentangledSelfAttention(
     int bucket)
     : options_(options),
       embedding_(std::move(embedding)),
+      shares_projections_(names.positions.empty()),
       qkv_(parameters, names.qkv, channels(), 3 * std::uint64_t(channels()), bucket,
-           options.attention.layout) {
-  if (!names.positions.empty())
-    positions_.emplace(
-        parameters, names.positions, channels(),
-        (options.content_to_position + options.position_to_content) * std::uint64_t(channels()),
-        bucket, options.attention.layout);
-}
-
-template <class Real>
-int DisentangledSelfAttention<Real>::position_columns() const {
-  return (positions_ ? options_.content_to_position + options_.position_to_content : 3) *
-         channels();
-}
+           options.attention.layout),
+      position_layer_(shares_projections_
+                          ? qkv_.first_outputs(2 * channels())
+                          : LinearLayer<Real>(parameters, names.positions, channels(),
+                                              kinds() * std::uint64_t(channels()), bucket,
+                                              options.attention.layout)) {}
 
 template <class Real>
 SavedTensors DisentangledSelfAttention<Real>::saved() const {
@@ -118,7 +112,7 @@ RelativeOperands<Real> DisentangledSelfAttention<Real>::project_positions(
   const Workspace<Real>& w = pass.workspace;
   const MatrixRef<Real> positions =
       narrow(w.relative.positions_PF, embedding.extent_int(0), position_columns());
-  position_layer().forward(pass.exec, w.products.input(pass.exec, embedding), positions, w);
+  position_layer_.forward(pass.exec, w.products.input(pass.exec, embedding), positions, w);
   return operands(positions);
 }
 
@@ -130,7 +124,7 @@ RelativeOperands<Real> DisentangledSelfAttention<Real>::operands(
     return strided_matrix(positions_PF.data() + first, positions_PF.extent_int(0), C,
                           positions_PF.extent(1));
   };
-  const int key = positions_ && !options_.position_to_content ? 0 : C;
+  const int key = !shares_projections_ && !options_.position_to_content ? 0 : C;
   RelativeOperands<Real> found;
   if (options_.position_to_content) found.queries = columns(0);
   if (options_.content_to_position) found.keys = columns(key);
@@ -168,9 +162,8 @@ void DisentangledSelfAttention<Real>::backward(const BlockPass<Real>& pass,
              embedding.extent_int(0), position_columns());
   const MatrixRef<Real> dqkv =
       narrow(pass.postponed ? pass.postponed[kQkvGradient] : w.wide_NF, rows, 3 * C);
-  // The values' columns, which relative positions do not have, and those of a missing kind of
-  // scores.
-  if (!positions_) Kokkos::deep_copy(exec, dpositions, Real(0));
+  // The columns of a kind of scores that is missing.
+  if (shares_projections_ && kinds() < 2) Kokkos::deep_copy(exec, dpositions, Real(0));
   disentangled_attention_backward<Real>(
       exec, shape(pass.batch.samples, pass.batch.tokens), w.relative.distances,
       narrow(pass.saved[kQkv], rows, 3 * C), {relative.queries, relative.keys},
@@ -186,12 +179,11 @@ void DisentangledSelfAttention<Real>::parameter_gradients(
     const BlockPass<Real>& pass, const MatrixRef<Real>& x, const MatrixRef<Real>& embedding,
     const MatrixRef<Real>& dpositions, const MatrixRef<Real>& dqkv, bool accumulate) const {
   const Products<Real>& products = pass.workspace.products;
-  position_layer().parameter_gradient(pass.exec, products.input(pass.exec, embedding),
-                                      products.gradient(pass.exec, dpositions), accumulate,
-                                      pass.workspace);
   qkv_.parameter_gradient(pass.exec, products.input(pass.exec, x),
-                          products.gradient(pass.exec, dqkv), accumulate || !positions_,
-                          pass.workspace);
+                          products.gradient(pass.exec, dqkv), accumulate, pass.workspace);
+  position_layer_.parameter_gradient(pass.exec, products.input(pass.exec, embedding),
+                                     products.gradient(pass.exec, dpositions),
+                                     accumulate || shares_projections_, pass.workspace);
 }
 
 template <class Real>

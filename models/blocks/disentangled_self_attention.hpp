@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "models/blocks/self_attention.hpp"
@@ -63,9 +62,7 @@ class DisentangledSelfAttention final : public SelfAttention<Real> {
 
   SavedTensors saved() const override;
   SavedTensors postponed() const override;
-  bool trains_linear() const override {
-    return qkv_.trained() || (positions_ && positions_->trained());
-  }
+  bool trains_linear() const override { return qkv_.trained() || position_layer_.trained(); }
   void require(const StageCapacity& capacity, WorkspaceSize& size) const override;
   void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                const MatrixRef<Real>& attention) const override;
@@ -82,9 +79,10 @@ class DisentangledSelfAttention final : public SelfAttention<Real> {
             false};
   }
   Dropout probability_dropout(const BlockPass<Real>& pass) const;
-  /// Returns the number of columns of projected relative positions.
-  int position_columns() const;
-  const LinearLayer<Real>& position_layer() const { return positions_ ? *positions_ : qkv_; }
+  /// Returns the number of kinds of scores by relative positions.
+  int kinds() const { return options_.content_to_position + options_.position_to_content; }
+  /// Returns the number of columns of projected relative positions: queries and keys.
+  int position_columns() const { return (shares_projections_ ? 2 : kinds()) * channels(); }
   /// Returns the rows of the relative embedding [P, C], in the workspace.
   MatrixRef<Real> relative_embedding(const BlockPass<Real>& pass) const;
   /// Projects these rows; the operands are in the workspace.
@@ -98,8 +96,8 @@ class DisentangledSelfAttention final : public SelfAttention<Real> {
 
   DisentangledOptions options_;
   std::shared_ptr<const RelativeEmbedding<Real>> embedding_;
-  LinearLayer<Real> qkv_;
-  std::optional<LinearLayer<Real>> positions_;
+  bool shares_projections_;  ///< position_layer_ is a part of qkv_
+  LinearLayer<Real> qkv_, position_layer_;
 };
 
 }  // namespace deltapipe

@@ -55,11 +55,22 @@ class LinearLayer {
     parameters.set_operands({weight_});
   }
 
-  Operand<Real> weight() const { return operand_of(*parameters_, weight_); }
+  /// Returns the layer of the first `count` outputs, of a weight in the layout outputs_inputs.
+  LinearLayer first_outputs(int count) const {
+    DELTAPIPE_ASSERT(op_ == Transpose::yes, "rows of a weight are not its outputs");
+    LinearLayer layer = *this;
+    layer.outputs_ = count;
+    return layer;
+  }
+
+  Operand<Real> weight() const {
+    const Operand<Real> whole = operand_of(*parameters_, weight_);
+    return outputs_ > 0 ? whole.rows(0, outputs_) : whole;
+  }
   /// Only where the matrix is not stored as halves.
   MatrixRef<Real> matrix() const { return parameters_->matrix(weight_); }
   /// Only with a bias.
-  VectorRef<Real> bias() const { return parameters_->value(bias_); }
+  VectorRef<Real> bias() const { return first(parameters_->value(bias_)); }
   bool trained() const {
     return !parameters_->info()[weight_].frozen ||
            (bias_ >= 0 && !parameters_->info()[bias_].frozen);
@@ -80,9 +91,12 @@ class LinearLayer {
   }
   void parameter_gradient(const ExecSpace& exec, const Operand<Real>& x, const Operand<Real>& dy,
                           bool accumulate, const Workspace<Real>& w) const {
-    linear_parameter_gradient<Real>(exec, x, dy, accumulate, parameters_->gradient_matrix(weight_),
-                                    bias_ < 0 ? VectorRef<Real>() : parameters_->gradient(bias_),
-                                    w.products, w.column_sums, op_);
+    const MatrixRef<Real> dw = parameters_->gradient_matrix(weight_);
+    linear_parameter_gradient<Real>(
+        exec, x, dy, accumulate,
+        outputs_ > 0 && dw.size() > 0 ? rows_of<Real>(dw, 0, outputs_) : dw,
+        bias_ < 0 ? VectorRef<Real>() : first(parameters_->gradient(bias_)), w.products,
+        w.column_sums, op_);
   }
   /// dx = dy W^T, added to dx if `add` is set
   void input_gradient(const ExecSpace& exec, const Operand<Real>& dy, const MatrixRef<Real>& dx,
@@ -92,9 +106,15 @@ class LinearLayer {
   }
 
  private:
+  /// Returns the values of the outputs of this layer; empty values stay empty.
+  VectorRef<Real> first(const VectorRef<Real>& values) const {
+    return outputs_ > 0 && values.extent(0) > 0 ? VectorRef<Real>(values.data(), outputs_) : values;
+  }
+
   ParameterArena<Real>* parameters_;
   Transpose op_;
   int weight_, bias_;
+  int outputs_ = 0;  ///< 0: all
 };
 
 /// NAME.weight and NAME.bias of a layer norm. mean and rstd have an element for each row.

@@ -33,14 +33,6 @@ struct DisentangledWorkspace {
   VectorRef<Real> by_query, by_key;  ///< [T, P], of the terms with pk and pq
   int heads = 1;                     ///< computed together
   int concurrent = 1;                ///< groups of heads, each with memory of its own
-
-  static std::size_t score_elements(const AttentionShape& shape, int heads, int concurrent) {
-    return std::size_t(concurrent) * heads * shape.tokens * shape.tokens;
-  }
-  static std::size_t position_elements(const AttentionShape& shape, int rows, int heads,
-                                       int concurrent) {
-    return std::size_t(concurrent) * heads * shape.tokens * rows;
-  }
 };
 
 /// score(i, j) += by_query(i, r) + by_key(j, r)
