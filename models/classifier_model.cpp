@@ -6,6 +6,17 @@
 
 namespace deltapipe {
 
+std::vector<std::string> read_text_classes(const ConfigFile& file, const SafetensorsReader* weights,
+                                           const WeightNames& names, std::set<std::string>& fresh,
+                                           std::vector<std::string>& warnings) {
+  add_fresh(file, weights, names, {"pooler.dense.weight", "pooler.dense.bias"}, "pooler", fresh,
+            warnings);
+  if (add_fresh(file, weights, names, {"classifier.weight", "classifier.bias"}, "classifier", fresh,
+                warnings))
+    return {};
+  return classes_of_classifier(file);
+}
+
 bool add_fresh(const ConfigFile& file, const SafetensorsReader* weights, const WeightNames& names,
                const std::set<std::string>& parameters, const char* layer,
                std::set<std::string>& fresh, std::vector<std::string>& warnings) {

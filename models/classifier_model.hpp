@@ -53,6 +53,12 @@ class ClassifierModel : public FileModel {
   std::unique_ptr<Task> task_;
 };
 
+/// Returns the classes of an encoder of texts, whose ends are `pooler.dense` and `classifier`; none
+/// if the files lack the classifier. Adds missing ends to `fresh`, with warnings. Throws UserError.
+std::vector<std::string> read_text_classes(const ConfigFile& file, const SafetensorsReader* weights,
+                                           const WeightNames& names, std::set<std::string>& fresh,
+                                           std::vector<std::string>& warnings);
+
 /// Adds `parameters` to `fresh` and a warning if the files hold none of them. Returns true if they
 /// do not. `weights` may be null: not available yet.
 bool add_fresh(const ConfigFile& file, const SafetensorsReader* weights, const WeightNames& names,

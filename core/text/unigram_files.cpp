@@ -174,14 +174,6 @@ void read_tokenizer_json(const Json& root, UnigramBuilder& builder, TokenRoles& 
   read_post_processor(file, root, kDebertaOnly, roles);
 }
 
-template <class Definition>
-void set_marks(const TokenRoles& roles, VocabularyBuilder<Definition>& builder) {
-  builder.definition.marks = {.begin = builder.add_required_role(roles.begin, "cls_token"),
-                              .separator = builder.add_required_role(roles.separator, "sep_token"),
-                              .padding = std::max(builder.add_role(roles.padding), 0)};
-  (void)builder.add_role(roles.mask);
-}
-
 /// Refuses settings that the tokenizer.json does not have. Version 4 of transformers ignores them
 /// then, version 5 does not.
 void check_setting(const std::string& file, const Json& config, const char* key, bool has) {
@@ -225,7 +217,7 @@ UnigramDefinition load_unigram_json(const fs::path& path, const Json& root) {
     add_entry(file, entry, number_of(id), true, builder);
   builder.check_added_tokens_file(directory);
   read_roles(config, roles);
-  set_marks(roles, builder);
+  definition.marks = builder.add_marks(roles);
   builder.check_normalized();
   return std::move(definition);
 }
@@ -281,7 +273,7 @@ SentencePieceDefinition load_sentencepiece_model(const fs::path& path) {
       builder.add_missing(token_text(token));
       (void)builder.add_role(token_text(token));
     }
-  set_marks(roles, builder);
+  definition.marks = builder.add_marks(roles);
   return std::move(definition);
 }
 

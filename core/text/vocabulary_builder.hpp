@@ -2,6 +2,7 @@
 // Tokens and ids as the files of tokenizers give them, checked against the existing ones.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -11,6 +12,8 @@
 #include <utility>
 
 #include "core/files/json.hpp"
+#include "core/text/token_roles.hpp"
+#include "core/text/tokenizer.hpp"
 #include "core/text/tokenizer_json.hpp"
 
 namespace deltapipe {
@@ -82,6 +85,16 @@ class VocabularyBuilder {
           file_, std::string("the vocabulary lacks the ") + key, content,
           std::string("name one of its tokens as ") + key + " in tokenizer_config.json");
     return id;
+  }
+
+  /// Returns the marks of samples; begin and separator must be in the vocabulary. Adds mask and
+  /// padding, if the vocabulary has them. Throws UserError.
+  TextMarks add_marks(const TokenRoles& roles) {
+    const TextMarks marks = {.begin = add_required_role(roles.begin, "cls_token"),
+                             .separator = add_required_role(roles.separator, "sep_token"),
+                             .padding = std::max(add_role(roles.padding), 0)};
+    (void)add_role(roles.mask);
+    return marks;
   }
 
   /// Refuses tokens that only added_tokens.json names, which older versions of transformers write.

@@ -103,10 +103,7 @@ WordPieceDefinition finish(const fs::path& directory, Builder& builder, TokenRol
   read_config(directory, builder, roles);
   builder.check_added_tokens_file(directory);
   builder.definition.unknown = builder.add_required_role(roles.unknown, "unk_token");
-  builder.definition.marks = {.begin = builder.add_required_role(roles.begin, "cls_token"),
-                              .separator = builder.add_required_role(roles.separator, "sep_token"),
-                              .padding = std::max(builder.add_role(roles.padding), 0)};
-  (void)builder.add_role(roles.mask);
+  builder.definition.marks = builder.add_marks(roles);
   return std::move(builder.definition);
 }
 

@@ -1,17 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/bert/bert_model.hpp"
 
-#include "models/class_names.hpp"
 #include "models/config_file.hpp"
 
 namespace deltapipe {
-
-namespace {
-
-const std::set<std::string> kPooler = {"pooler.dense.weight", "pooler.dense.bias"};
-const std::set<std::string> kClassifier = {"classifier.weight", "classifier.bias"};
-
-}  // namespace
 
 const WeightNames& bert_names() {
   static const WeightNames names = {
@@ -49,9 +41,7 @@ std::unique_ptr<Model> load_bert(const ConfigFile& file, const SafetensorsReader
                                  std::vector<std::string>& warnings) {
   BertConfig config = BertConfig::read(file);
   std::set<std::string> fresh;
-  add_fresh(file, weights, bert_names(), kPooler, "pooler", fresh, warnings);
-  if (!add_fresh(file, weights, bert_names(), kClassifier, "classifier", fresh, warnings))
-    config.classes = classes_of_classifier(file);
+  config.classes = read_text_classes(file, weights, bert_names(), fresh, warnings);
   if (weights != nullptr) warn_of_foreign(*weights, bert_names(), file.directory, warnings);
   return std::make_unique<BertModel>(std::move(config), file.json, std::move(fresh));
 }

@@ -2,15 +2,11 @@
 #include "models/deberta/deberta_model.hpp"
 
 #include "core/base/printable.hpp"
-#include "models/class_names.hpp"
 #include "models/config_file.hpp"
 
 namespace deltapipe {
 
 namespace {
-
-const std::set<std::string> kPooler = {"pooler.dense.weight", "pooler.dense.bias"};
-const std::set<std::string> kClassifier = {"classifier.weight", "classifier.bias"};
 
 /// Warns of tensors that belong to a DeBERTa, but not to one of this configuration: a key is
 /// probably wrong. transformers ignores a table of positions that is not used, as here.
@@ -84,9 +80,7 @@ std::unique_ptr<Model> load_deberta(const ConfigFile& file, const SafetensorsRea
                                     std::vector<std::string>& warnings) {
   DebertaConfig config = DebertaConfig::read(file);
   std::set<std::string> fresh;
-  add_fresh(file, weights, deberta_names(), kPooler, "pooler", fresh, warnings);
-  if (!add_fresh(file, weights, deberta_names(), kClassifier, "classifier", fresh, warnings))
-    config.classes = classes_of_classifier(file);
+  config.classes = read_text_classes(file, weights, deberta_names(), fresh, warnings);
   if (weights != nullptr) {
     warn_of_foreign(*weights, deberta_names(), file.directory, warnings);
     warn_of_unused(config, *weights, file.directory, warnings);

@@ -40,8 +40,8 @@ def write_csv(path, table, header=("first", "second", "kind")):
     return path
 
 
-class Texts(support.TestCase):
-    """The data and the deck of the tests below."""
+class Texts:
+    """Data, deck and tests of all models of texts."""
 
     TYPE = "bert"
 
@@ -68,12 +68,22 @@ class Texts(support.TestCase):
         return support.merged(
             deck, {name.replace("__", "."): keys for name, keys in sections.items()})
 
+    def test_stages_change_nothing(self):
+        self.check_stages(lambda keys: self.deck(pipeline=keys))
+
+    def test_a_restart_goes_on_with_the_same_bits(self):
+        deck = self.deck(pipeline={"stages": 2}, training={"steps": 20},
+                         boundary__forward={"codec": "aqsgd", "bits": 3},
+                         boundary__backward={"codec": "directq", "bits": 6},
+                         checkpoint={"every_steps": 7}, output={"overwrite": False})
+        self.check_restart(deck)
+
     def predictions(self, output):
         with h5py.File(output / "predictions.h5", "r") as file:
             classes = [str(name) for name in file.attrs["classes"]]
             return classes, {name: data[()] for name, data in file.items()}
 
-    def check_transformers(self):
+    def test_transformers_give_the_same_probabilities(self):
         python = python_with_transformers()
         if python is None:
             self.skipTest("no python3 here has transformers, PyTorch and h5py")
@@ -118,10 +128,7 @@ print(json.dumps([result, model.config.id2label]))
         np.testing.assert_allclose(tables["probabilities"], probabilities, rtol=1e-5, atol=1e-6)
 
 
-class LabelledTexts(Texts):
-    def test_stages_change_nothing(self):
-        self.check_stages(lambda keys: self.deck(pipeline=keys))
-
+class LabelledTexts(Texts, support.TestCase):
     def test_codecs_learn_and_send_no_padding(self):
         deck = self.deck(pipeline={"stages": 2}, training={"steps": 200},
                          boundary__forward={"codec": "aqsgd", "bits": 4},
@@ -134,13 +141,6 @@ class LabelledTexts(Texts):
         payload = plain.steps["forward_bytes"][:, 0] - 2 * support.HEADER_BYTES
         self.assertTrue((payload % (4 * 32) == 0).all())
         self.assertLess(payload.max(), 6 * TOKENS * 4 * 32)
-
-    def test_a_restart_goes_on_with_the_same_bits(self):
-        deck = self.deck(pipeline={"stages": 2}, training={"steps": 20},
-                         boundary__forward={"codec": "aqsgd", "bits": 3},
-                         boundary__backward={"codec": "directq", "bits": 6},
-                         checkpoint={"every_steps": 7}, output={"overwrite": False})
-        self.check_restart(deck)
 
     def test_replicas(self):
         deck = self.deck(pipeline={"stages": 2, "replicas": 2}, training={"steps": 120})
@@ -208,9 +208,6 @@ class LabelledTexts(Texts):
                          [known[i] if i % 3 == 0 else -1 for i in range(21)])
         with open(self.output("bare") / "predictions.csv", newline="", encoding="utf-8") as file:
             self.assertEqual({line["label"] for line in csv.DictReader(file)}, {""})
-
-    def test_transformers_give_the_same_probabilities(self):
-        self.check_transformers()
 
     def test_unigram_tokenizers(self):
         losses = []
@@ -333,29 +330,16 @@ class LabelledTexts(Texts):
         self.assert_stops(support.run(["predict", deck, f"output.directory={target}"]), target)
 
 
-class DebertaTexts(Texts):
+class DebertaTexts(Texts, support.TestCase):
     """A model whose relative embeddings are frozen, with a copy on every stage."""
 
     TYPE = "deberta-v2"
-
-    def test_stages_change_nothing(self):
-        self.check_stages(lambda keys: self.deck(pipeline=keys))
-
-    def test_a_restart_goes_on_with_the_same_bits(self):
-        deck = self.deck(pipeline={"stages": 2}, training={"steps": 20},
-                         boundary__forward={"codec": "aqsgd", "bits": 3},
-                         boundary__backward={"codec": "directq", "bits": 6},
-                         checkpoint={"every_steps": 7}, output={"overwrite": False})
-        self.check_restart(deck)
 
     def test_replicas_learn(self):
         deck = self.deck(pipeline={"stages": 2, "replicas": 2}, training={"steps": 120},
                          **{"training.optimizer": {"learning_rate": 3e-3}})
         run = self.train(deck, "replicas", 4)
         self.assertLess(run.losses[-10:].mean(), 0.8 * run.losses[:10].mean())
-
-    def test_transformers_give_the_same_probabilities(self):
-        self.check_transformers()
 
     def test_relative_embeddings_are_saved_once_and_unchanged(self):
         saved = []
@@ -387,16 +371,10 @@ class DebertaTexts(Texts):
         self.assertIn("DeBERTa-v2 of 4 blocks x 32 channels, 3 classes", out)
 
 
-class Gpt2Texts(Texts):
+class Gpt2Texts(Texts, support.TestCase):
     """A causal model that classifies by the last token."""
 
     TYPE = "gpt2"
-
-    def test_stages_change_nothing(self):
-        self.check_stages(lambda keys: self.deck(pipeline=keys))
-
-    def test_transformers_give_the_same_probabilities(self):
-        self.check_transformers()
 
     def test_a_language_model_gets_a_classifier(self):
         self.train(self.small(), "language", 1)

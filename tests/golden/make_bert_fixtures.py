@@ -37,14 +37,8 @@ LEARNING_RATE, CLIP_NORM = 1e-2, 1.0
 BETA1, BETA2, EPSILON, WEIGHT_DECAY = 0.9, 0.999, 1e-8, 0.1
 
 
-def random_model(seed, **shape):
-    """A BERT whose biases, norms and positions are as random as its matrices."""
-    config = transformers.BertConfig(
-        hidden_size=24, intermediate_size=40, num_attention_heads=3, max_position_embeddings=21,
-        vocab_size=61, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        attn_implementation="eager", **shape)
-    torch.manual_seed(seed)
-    model = transformers.BertForSequenceClassification(config)
+def randomized(model):
+    """Gives biases, norms and embeddings values as random as those of matrices."""
     for name, parameter in model.named_parameters():
         noise = torch.randn_like(parameter)
         if "LayerNorm" in name:
@@ -54,8 +48,19 @@ def random_model(seed, **shape):
         elif "embeddings" in name:
             parameter.data = 0.5 * noise
         else:
-            parameter.data = noise / parameter.shape[1] ** 0.5
+            parameter.data = noise / parameter[0].numel() ** 0.5
     return model
+
+
+def random_model(seed, **shape):
+    """A BERT whose biases, norms and positions are as random as its matrices."""
+    config = transformers.BertConfig(
+        hidden_size=24, intermediate_size=40, num_attention_heads=3, max_position_embeddings=21,
+        vocab_size=61, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        attn_implementation="eager", **shape)
+    torch.manual_seed(seed)
+    model = transformers.BertForSequenceClassification(config)
+    return randomized(model)
 
 
 def load(directory):

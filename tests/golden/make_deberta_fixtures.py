@@ -27,7 +27,7 @@ import torch
 import transformers
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
-from make_bert_fixtures import random_batches, run, write_adamw, write_gradients
+from make_bert_fixtures import random_batches, randomized, run, write_adamw, write_gradients
 from make_gpt2_fixtures import write
 
 RELATIVE = ("rel_embeddings", "encoder.LayerNorm")
@@ -43,17 +43,7 @@ def random_model(seed, **shape):
         relative_attention=True, layer_norm_eps=1e-7, pooler_hidden_size=24, **shape)
     torch.manual_seed(seed)
     model = transformers.DebertaV2ForSequenceClassification(config)
-    for name, parameter in model.named_parameters():
-        noise = torch.randn_like(parameter)
-        if "LayerNorm" in name:
-            parameter.data = (1.0 if name.endswith("weight") else 0.0) + 0.3 * noise
-        elif name.endswith("bias"):
-            parameter.data = 0.2 * noise
-        elif "embeddings" in name:
-            parameter.data = 0.5 * noise
-        else:
-            parameter.data = noise / parameter[0].numel() ** 0.5
-    return model
+    return randomized(model)
 
 
 def load(directory):

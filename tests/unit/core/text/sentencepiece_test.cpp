@@ -95,17 +95,8 @@ struct JsonDirectory : Directory {
   }
 };
 
-void check_ids(const Ids& ids, const Json& summary) {
-  REQUIRE(ids.size() == summary["ids"].get<std::size_t>());
-  REQUIRE(hash_ids(ids) == expected_hash(summary["hash"]));
-}
-
 const std::vector<std::string>& lines() {
-  static const std::vector<std::string> texts = [] {
-    std::vector<std::string> made = mixed_lines().valid;
-    for (const Json& text : expected()["special"]) made.push_back(text);
-    return made;
-  }();
+  static const std::vector<std::string> texts = lines_and(expected()["special"]);
   return texts;
 }
 
@@ -120,38 +111,11 @@ std::vector<std::string> mixtures() {
   return texts;
 }
 
-/// Every code point between two letters.
-const std::vector<std::string>& blocks() {
-  constexpr std::size_t kBlock = 0x8000;
-  static const std::vector<std::string> texts = [] {
-    std::vector<std::string> made;
-    std::size_t count = 0;
-    for (char32_t c = 0; c < 0x110000; ++c) {
-      if (c >= 0xD800 && c < 0xE000) continue;
-      if (count++ % kBlock == 0) made.emplace_back();
-      made.back() += 'a';
-      append_utf8(c, made.back());
-      made.back() += "b ";
-    }
-    return made;
-  }();
-  return texts;
-}
-
-void check_texts(const Tokenizer& tokenizer, const std::vector<std::string>& texts,
-                 const Json& summaries) {
-  REQUIRE(texts.size() == summaries.size());
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    INFO("text " << i << ": " << texts[i].substr(0, 200));
-    check_ids(tokenizer.encode(texts[i]), summaries[i]);
-  }
-}
-
 void check_all(const Tokenizer& tokenizer, const Json& made) {
   check_texts(tokenizer, lines(), made["lines"]);
   check_texts(tokenizer, mixtures(), made["mixtures"]);
   check_ids(tokenizer.encode(drawn_megabyte(lines())), made["megabyte"]);
-  check_texts(tokenizer, blocks(), made["blocks"]);
+  check_texts(tokenizer, every_character(), made["blocks"]);
   const TextMarks marks = tokenizer.marks();
   Ids ids = {marks.begin};
   tokenizer.encode_to("The first text", ids);

@@ -2,6 +2,7 @@
 // What the tests of tokenizers and data share.
 #pragma once
 
+#include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/utf8.hpp"
 #include "core/text/tokenizer.hpp"
 #include "tests/unit/core/files/files_support.hpp"
 
@@ -60,6 +62,21 @@ inline std::uint64_t expected_hash(const Json& entry) {
   return std::stoull(entry.get<std::string>(), nullptr, 16);
 }
 
+/// Compares ids with {"ids": their number, "hash": hash_ids()}.
+inline void check_ids(const Ids& ids, const Json& summary) {
+  REQUIRE(ids.size() == summary["ids"].get<std::size_t>());
+  REQUIRE(hash_ids(ids) == expected_hash(summary["hash"]));
+}
+
+inline void check_texts(const Tokenizer& tokenizer, const std::vector<std::string>& texts,
+                        const Json& summaries) {
+  REQUIRE(texts.size() == summaries.size());
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    INFO("text " << i << ": " << texts[i].substr(0, 200));
+    check_ids(tokenizer.encode(texts[i]), summaries[i]);
+  }
+}
+
 struct Lines {
   std::vector<std::string> all;
   std::vector<std::string> valid;
@@ -88,6 +105,31 @@ inline const Lines& mixed_lines() {
     return made;
   }();
   return lines;
+}
+
+/// The valid ones of them, and other texts.
+inline std::vector<std::string> lines_and(const Json& others) {
+  std::vector<std::string> texts = mixed_lines().valid;
+  for (const Json& text : others) texts.push_back(text);
+  return texts;
+}
+
+/// Every code point between two letters, 32,768 of them in a text.
+inline const std::vector<std::string>& every_character() {
+  constexpr std::size_t kBlock = 0x8000;
+  static const std::vector<std::string> texts = [] {
+    std::vector<std::string> made;
+    std::size_t count = 0;
+    for (char32_t c = 0; c < 0x110000; ++c) {
+      if (c >= 0xD800 && c < 0xE000) continue;
+      if (count++ % kBlock == 0) made.emplace_back();
+      made.back() += 'a';
+      append_utf8(c, made.back());
+      made.back() += "b ";
+    }
+    return made;
+  }();
+  return texts;
 }
 
 /// Lines drawn by splitmix64, the same in the scripts.

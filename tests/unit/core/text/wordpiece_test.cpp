@@ -47,17 +47,8 @@ Json whole_file(const Json& from) {
   return whole;
 }
 
-void check_ids(const Ids& ids, const Json& summary) {
-  REQUIRE(ids.size() == summary["ids"].get<std::size_t>());
-  REQUIRE(hash_ids(ids) == expected_hash(summary["hash"]));
-}
-
 const std::vector<std::string>& lines() {
-  static const std::vector<std::string> texts = [] {
-    std::vector<std::string> made = mixed_lines().valid;
-    for (const Json& text : expected()["special"]) made.push_back(text);
-    return made;
-  }();
+  static const std::vector<std::string> texts = lines_and(expected()["special"]);
   return texts;
 }
 
@@ -69,11 +60,7 @@ TEST_CASE("WordPiece has the ids of transformers", "[tokenizer][wordpiece]") {
   INFO(made["config"].dump());
   const Directory directory(made["config"]);
   const Tokenizer tokenizer = directory.load();
-  REQUIRE(lines().size() == made["lines"].size());
-  for (std::size_t i = 0; i < lines().size(); ++i) {
-    INFO("line " << i << ": " << lines()[i]);
-    check_ids(tokenizer.encode(lines()[i]), made["lines"][i]);
-  }
+  check_texts(tokenizer, lines(), made["lines"]);
   const std::string megabyte = drawn_megabyte(lines());
   check_ids(tokenizer.encode(megabyte), made["megabyte"]);
 
@@ -85,24 +72,9 @@ TEST_CASE("WordPiece has the ids of transformers", "[tokenizer][wordpiece]") {
 }
 
 TEST_CASE("WordPiece treats every character as transformers", "[tokenizer][wordpiece]") {
-  constexpr std::size_t kBlock = 0x8000;
   for (const Json& made : expected()["configs"]) {
     INFO(made["config"].dump());
-    const Tokenizer tokenizer = Directory(made["config"]).load();
-    std::vector<std::string> texts;
-    std::size_t count = 0;
-    for (char32_t c = 0; c < 0x110000; ++c) {
-      if (c >= 0xD800 && c < 0xE000) continue;
-      if (count++ % kBlock == 0) texts.emplace_back();
-      texts.back() += 'a';
-      append_utf8(c, texts.back());
-      texts.back() += "b ";
-    }
-    REQUIRE(texts.size() == made["blocks"].size());
-    for (std::size_t i = 0; i < texts.size(); ++i) {
-      INFO("block " << i);
-      check_ids(tokenizer.encode(texts[i]), made["blocks"][i]);
-    }
+    check_texts(Directory(made["config"]).load(), every_character(), made["blocks"]);
   }
 }
 
