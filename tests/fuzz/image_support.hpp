@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the fuzz targets of single images share.
+// Code shared by the fuzz targets of single images.
 #pragma once
 
 #include "core/data/image_resize.hpp"

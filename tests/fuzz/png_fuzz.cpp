@@ -25,7 +25,7 @@ std::string chunk(std::string_view name_and_data) {
   return big_endian(name_and_data.size() - 4) + std::string(name_and_data) + big_endian(sum);
 }
 
-/// The chunks as far as they are whole, with their checksums.
+/// Returns the file with correct checksums in its complete chunks.
 std::string with_checksums(std::string_view file) {
   std::string result(file.substr(0, kSignature));
   std::size_t at = kSignature;
@@ -40,7 +40,7 @@ std::string with_checksums(std::string_view file) {
   return result + std::string(file.substr(std::min(at, file.size())));
 }
 
-/// A file of a header and of pixels, which begin after it.
+/// Returns a file of a header and the pixels that follow it.
 std::string compressed(std::string_view parts) {
   if (parts.size() < kHeader) return std::string(parts);
   const std::string_view pixels = parts.substr(kHeader);
