@@ -324,7 +324,8 @@ bool UnigramTokenizer::may_cut_at_spaces() const {
   if (raw_.have_space() || normalized_.have_space()) return false;
   for (const NormalizerStep& step : definition_.normalizer) {
     if (const auto* strip = std::get_if<Strip>(&step))
-      if (strip->left && !definition_.prefix_space) return false;
+      // A space before an added token would begin a part, where only its left end is stripped.
+      if (strip->left && (!definition_.prefix_space || !strip->right)) return false;
     if (const auto* precompiled = std::get_if<Precompiled>(&step))
       for (char c = ' '; c < 0x7F; ++c)
         if (precompiled->map.shortest({&c, 1}).value_or(std::string_view(&c, 1)) !=

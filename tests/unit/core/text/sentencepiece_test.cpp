@@ -205,6 +205,10 @@ TEST_CASE("A Unigram text may be cut before a space", "[tokenizer][sentencepiece
   CHECK(tokenizer.safe_cut("one two ") == 3);
   CHECK(tokenizer.safe_cut("one\u0301 two") == 0);
   CHECK(tokenizer.safe_cut("one  two") == 0);
+  // A space before an added token ends a part of the whole text, but would begin one after a cut.
+  const Json only_left = Json::parse(
+      R"({"normalizer": {"normalizers": [{"type": "Strip", "strip_left": true, "strip_right": false}]}})");
+  CHECK(JsonDirectory(made, only_left).load().safe_cut("it's [CLS]") == 0);
   // The sums of scores in a whole text are rounded, so that a cut may change ids.
   CHECK(ModelDirectory().load().safe_cut("one two") == 0);
 }
