@@ -28,17 +28,15 @@ struct Gelu {
   }
 };
 
-/// GELU itself (arXiv 1606.08415): the gate is the normal distribution, (1 + erf(x / sqrt(2))) / 2.
+/// GELU itself (arXiv 1606.08415): the gate is the normal distribution.
 template <class Real>
 struct ErfGelu {
   static constexpr const char* kForward = "deltapipe::ErfGelu::forward";
   static constexpr const char* kBackward = "deltapipe::ErfGelu::backward";
-  static constexpr Real kRoot = Real(0.70710678118654752440);     // 1 / sqrt(2)
   static constexpr Real kDensity = Real(0.39894228040143267794);  // 1 / sqrt(2 pi)
-  // erfc keeps the digits of small gates.
-  KOKKOS_FORCEINLINE_FUNCTION static Real gate(Real x) { return Real(0.5) * std::erfc(-x * kRoot); }
+  KOKKOS_FORCEINLINE_FUNCTION static Real gate(Real x) { return normal_distribution(x); }
   KOKKOS_FORCEINLINE_FUNCTION static Real slope(Real x, Real gate) {
-    return gate + x * kDensity * std::exp(Real(-0.5) * x * x);
+    return gate + x * kDensity * vector_exp(Real(-0.5) * x * x);
   }
 };
 

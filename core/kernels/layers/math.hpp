@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// exp and the logistic function in a form that compilers vectorise: no branches, no library calls.
+// exp, the logistic function and the normal distribution in a form that compilers vectorise: no
+// branches, no library calls.
 #pragma once
 
 #include <cmath>
@@ -45,6 +46,29 @@ KOKKOS_FORCEINLINE_FUNCTION double vector_exp(double x) {
 template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION Real logistic(Real x) {
   return Real(1) / (Real(1) + vector_exp(-x));
+}
+
+/// Returns the normal distribution's value, erfc(-x / sqrt(2)) / 2, within a relative error of
+/// 1.5e-6 above x = -7 and 6e-6 down to -12.5, where the rounding of x^2 shows. The tail is e^(-x^2
+/// / 2) times the polynomial in 1 / (1 + 0.29 |x|) of degree 8 with the least relative error
+/// (6e-8).
+KOKKOS_FORCEINLINE_FUNCTION float normal_distribution(float x) {
+  const float t = 1.0f / (1.0f + 0.29f * std::abs(x));
+  float p = 3.8972077e-2f;
+  p = p * t - 1.9163540e-1f;
+  p = p * t + 3.0488361e-1f;
+  p = p * t - 1.5138604e-1f;
+  p = p * t + 1.8709572e-1f;
+  p = p * t + 7.5592000e-2f;
+  p = p * t + 1.2135049e-1f;
+  p = p * t + 1.1510089e-1f;
+  p = p * t + 2.6625728e-5f;
+  const float tail = p * vector_exp(-0.5f * x * x);
+  return x > 0.0f ? 1.0f - tail : tail;
+}
+
+KOKKOS_FORCEINLINE_FUNCTION double normal_distribution(double x) {
+  return 0.5 * std::erfc(-x * 0.70710678118654752440);
 }
 
 }  // namespace deltapipe

@@ -72,6 +72,27 @@ TEST_CASE("vector_exp outside its range: 0, infinity, NaN for NaN", "[kernels][e
   CHECK(std::isnan(logistic(kNaN)));
 }
 
+TEST_CASE("The normal distribution is erfc", "[kernels][exp]") {
+  double worst = 0, worst_tail = 0;
+  for (double v = -12.5; v <= 9; v += 1.0 / 4096) {
+    const auto x = static_cast<float>(v);
+    const double truth = 0.5 * std::erfc(-static_cast<double>(x) * std::sqrt(0.5));
+    const double error = std::abs(normal_distribution(x) / truth - 1);
+    double& largest = x > -7 ? worst : worst_tail;
+    if (!(error <= largest)) largest = error;
+  }
+  CHECK(worst < 1.5e-6);
+  CHECK(worst_tail < 6e-6);
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  CHECK(normal_distribution(0.0f) == Approx(0.5).epsilon(1e-7));
+  for (const float x : {20.0f, 1e30f, kInf}) {
+    CHECK(normal_distribution(x) == 1);
+    CHECK(normal_distribution(-x) == 0);
+  }
+  CHECK(std::isnan(normal_distribution(NAN)));
+  CHECK(normal_distribution(-2.0) == Approx(0.5 * std::erfc(2.0 * std::sqrt(0.5))));
+}
+
 TEMPLATE_TEST_CASE("Sums of squares are those of double", "[kernels][reduce]", float, double) {
   for (const std::size_t count : {0, 1, 15, 16, 17, 4095, 4096, 4097, 20000}) {
     const auto x = random_values<TestType>(count, count, 100);
