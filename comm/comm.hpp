@@ -9,6 +9,7 @@
 #include "comm/boundary/memory_resync.hpp"
 #include "comm/boundary/rank_links.hpp"
 #include "comm/boundary/settings.hpp"
+#include "comm/pipeline/common_exchange.hpp"
 #include "comm/pipeline/embedding_exchange.hpp"
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/pipeline/pipeline_stage.hpp"

@@ -14,6 +14,13 @@ void Model::set_class_names(const std::vector<std::string>&) {
                    .keys = {"data.kind", "model.path"}});
 }
 
+void Model::train_relative_embeddings() {
+  throw UserError({.what = "the model has no relative embeddings to train",
+                   .value = description(),
+                   .remedy = "leave the key out; it is for models of type \"deberta-v2\"",
+                   .keys = {"training.optimizer.relative_embeddings"}});
+}
+
 std::vector<BoundaryShape> boundary_shapes(const Model& model, const std::vector<int>& partition,
                                            int tokens) {
   std::vector<BoundaryShape> shapes;

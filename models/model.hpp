@@ -95,6 +95,9 @@ class Model {
   /// Freezes the named parameters: stages that are made later compute no gradients for them.
   void freeze(std::set<std::string> names) { frozen_ = std::move(names); }
   const std::set<std::string>& frozen() const { return frozen_; }
+  /// Trains relative embeddings, which are frozen otherwise. Throws UserError if the model has
+  /// none.
+  virtual void train_relative_embeddings();
 
   /// Returns a stage without memory, which reports its parameters and the memory that it will
   /// require.

@@ -59,7 +59,7 @@ bool is_length(const std::string& key) {
 /// moments, and each optimizer has its own.
 bool is_of_optimizer(const std::string& key) {
   return (key.starts_with("training.optimizer.") && key != "training.optimizer.frozen" &&
-          key != "training.optimizer.name") ||
+          key != "training.optimizer.relative_embeddings" && key != "training.optimizer.name") ||
          is_length(key);
 }
 

@@ -626,8 +626,10 @@ void print_traffic(const Settings& settings, const TrafficPrediction& traffic) {
     row("boundary " + std::to_string(b) + " forward", traffic.forward[b], steps, "a step");
     row("boundary " + std::to_string(b) + " backward", traffic.backward[b], steps, "a step");
   }
-  row("token rows", traffic.tied_rows, steps, "a step");
-  row("token row gradients", traffic.tied_gradients, steps, "a step");
+  const bool are_common = traffic.shares_common_values;
+  row(are_common ? "relative embeddings" : "token rows", traffic.tied_rows, steps, "a step");
+  row(are_common ? "their gradients" : "token row gradients", traffic.tied_gradients, steps,
+      "a step");
   for (std::size_t r = 0; r < traffic.replica_bytes.size(); ++r)
     if (traffic.replica_bytes[r] > 0)
       std::printf("# sums over replicas, rank %-4zu %s; %s a step\n", r,

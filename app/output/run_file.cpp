@@ -311,10 +311,9 @@ class StepTable : public TableRows<StepTable> {
         tokens_({"tokens", "1", "predicted tokens of the step, all replicas"}),
         samples_({"samples", "1", "samples of the step, all replicas"}),
         tied_row_bytes_(
-            {"tied_row_bytes", "B", "token rows from the last stage to the first, on the wire"}),
-        tied_gradient_bytes_(
-            {"tied_gradient_bytes", "B",
-             "gradients of token rows from the first stage to the last, on the wire"}),
+            {"tied_row_bytes", "B", "values of shared embeddings between stages, on the wire"}),
+        tied_gradient_bytes_({"tied_gradient_bytes", "B",
+                              "gradients of shared embeddings between stages, on the wire"}),
         collective_bytes_(
             {"collective_bytes", "B", "sums over all ranks, as much as a tree or a ring sends"}),
         tied_row_error_({"tied_row_error", "1",

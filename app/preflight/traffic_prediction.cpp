@@ -2,6 +2,7 @@
 #include "app/preflight/traffic_prediction.hpp"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -165,6 +166,14 @@ class Counter {
     StagePlan last;
     for (int stage = 0; stage < p.stages; ++stage) {
       StagePlan plan = plan_of(stage);
+      if (stage == 0 && plan.common) {
+        // Neighbours exchange the same sizes at every boundary.
+        common_gradient_.emplace(*plan.common->receive_gradient);
+        common_values_.emplace(*plan.common->send_values);
+        common_rows_ = {plan.common->receive_gradient->codec.shape.tokens,
+                        plan.common->send_values->codec.shape.tokens};
+        result_.shares_common_values = true;
+      }
       if (plan.send_forward) forward_.add(*plan.send_forward, shape.tokens);
       // Stages before the first one that is trained send no gradients.
       if (stage > first_gradient_ && plan.send_backward)
@@ -283,7 +292,31 @@ class Counter {
       }
       count_boundaries(crossing, replica);
     }
+    count_common(crossing, replica, !ids.empty());
     count_rows(data, ids, std::move(crossing), replica);
+  }
+
+  void count_common(const Crossing& step, int replica, bool has_samples) {
+    if (!common_values_) return;
+    const auto message = [&](const Messages& messages, CrossingKind kind, int rows) {
+      Crossing crossing = step;
+      crossing.kind = kind;
+      crossing.sample_ids = {0};
+      crossing.tokens = {rows};
+      crossing.visits = {0};
+      return messages.of(crossing);
+    };
+    const WireBytes gradient =
+        has_samples ? message(*common_gradient_, CrossingKind::common_gradients, common_rows_[0])
+                    : WireBytes();
+    const WireBytes values = message(*common_values_, CrossingKind::common_values, common_rows_[1]);
+    for (int b = 0; b < boundaries_; ++b) {
+      now_.gradients += gradient;
+      now_.rows += values;
+      if (replica != 0) continue;
+      if (has_samples) links_.pass(rank_of(b + 1), rank_of(b), gradient.all());
+      links_.pass(rank_of(b), rank_of(b + 1), values.all());
+    }
   }
 
   void count_boundaries(Crossing& crossing, int replica) {
@@ -458,6 +491,8 @@ class Counter {
   bool of_positions_ = false;
   Direction forward_, backward_;  ///< backward_ begins with boundary first_gradient_
   std::optional<Messages> rows_, gradients_;
+  std::optional<Messages> common_gradient_, common_values_;
+  std::array<int, 2> common_rows_ = {};  ///< of a gradient and of values
   std::optional<TokenIndex> index_;
   std::vector<std::int32_t> inputs_;
   std::vector<std::uint32_t> visits_;                   ///< by sample
@@ -487,6 +522,17 @@ LinkCost slowest(const Links& links, const std::vector<Load>& loads) {
   return cost;
 }
 
+/// Messages of common parameters, which have one size at all boundaries.
+std::vector<Load> loads_of_common(const WireBytes& bytes, const PipelineSettings& p,
+                                  bool backward) {
+  std::vector<Load> loads;
+  for (int b = 0; b + 1 < p.stages; ++b) {
+    const int before = b % p.pipeline_ranks(), after = (b + 1) % p.pipeline_ranks();
+    loads.push_back(backward ? Load{after, before, bytes} : Load{before, after, bytes});
+  }
+  return loads;
+}
+
 /// A step in which stages compute in no time.
 double seconds_on_links(const Settings& settings, const ModelLayout& model, bool sends_rows,
                         const TrafficPrediction& traffic) {
@@ -506,7 +552,12 @@ double seconds_on_links(const Settings& settings, const ModelLayout& model, bool
   costs.forward = costs.backward = 0;
   costs.activation = slowest(links, there);
   costs.gradient = slowest(links, back);
-  costs.embedding = slowest(links, {{p.pipeline_ranks() - 1, 0, traffic.tied_rows}});
+  if (traffic.shares_common_values) {
+    costs.common_gradient = slowest(links, loads_of_common(traffic.tied_gradients, p, true));
+    costs.common_values = slowest(links, loads_of_common(traffic.tied_rows, p, false));
+  } else {
+    costs.embedding = slowest(links, {{p.pipeline_ranks() - 1, 0, traffic.tied_rows}});
+  }
   std::vector<Program> programs;
   for (int rank = 0; rank < p.pipeline_ranks(); ++rank) {
     std::vector<ScheduleShape> stages;
@@ -514,7 +565,9 @@ double seconds_on_links(const Settings& settings, const ModelLayout& model, bool
       ScheduleShape shape{place.stage, p.stages, settings.training.micro_batches, p.in_flight};
       shape.stages_per_rank = p.stages_per_rank;
       shape.first_trained_stage = model.first_trained_stage;
-      shape.embedding = sends_rows ? EmbeddingPlace::shared : EmbeddingPlace::none;
+      shape.trains_common = traffic.shares_common_values;
+      shape.embedding = sends_rows && !traffic.shares_common_values ? EmbeddingPlace::shared
+                                                                    : EmbeddingPlace::none;
       stages.push_back(shape);
     }
     programs.push_back(training_program(find_schedule(p.schedule), stages));

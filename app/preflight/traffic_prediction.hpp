@@ -36,7 +36,8 @@ struct TrafficPrediction {
   /// Of all steps. Equal to the columns of run.h5 where every codec has a fixed length and all
   /// steps were counted, else an upper bound.
   std::vector<WireBytes> forward, backward;  ///< by boundary
-  WireBytes tied_rows, tied_gradients;
+  WireBytes tied_rows, tied_gradients;       ///< rows of a tied embedding, or relative embeddings
+  bool shares_common_values = false;         ///< they are relative embeddings
   std::vector<std::uint64_t> replica_bytes;  ///< by rank of a pipeline
   std::uint64_t evaluations = 0;             ///< each in every mode
   std::vector<WireBytes> evaluation_forward;

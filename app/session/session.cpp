@@ -179,6 +179,7 @@ void check_statistics(const Settings& settings, const Model& model) {
 ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) {
   model->set_dropout({settings.model.dropout_embedding, settings.model.dropout_attention,
                       settings.model.dropout_residual});
+  if (settings.training.optimizer.relative_embeddings) model->train_relative_embeddings();
   freeze_parameters(settings.training.optimizer.frozen, *model);
   const ModelShape shape = model->shape();
   check_statistics(settings, *model);

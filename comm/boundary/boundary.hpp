@@ -32,6 +32,8 @@ enum ChannelTag : int {
   kBackwardTag,
   kTokenRowsTag,
   kTokenGradientsTag,
+  kCommonGradientTag,
+  kCommonValuesTag,
   kResyncForwardTag,
   kResyncBackwardTag,
   kChannelTags

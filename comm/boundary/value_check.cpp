@@ -43,12 +43,20 @@ std::string sender_of(const Crossing& crossing) {
       return "stage " + std::to_string(crossing.boundary) + " sends rows of the token embedding";
     case CrossingKind::tied_gradients:
       return "stage 0 sends gradients of rows of the token embedding";
+    case CrossingKind::common_gradients:
+      return "stage " + std::to_string(crossing.boundary + 1) +
+             " sends gradients of common parameters";
+    case CrossingKind::common_values:
+      return "stage " + std::to_string(crossing.boundary) + " sends common parameters";
     default:
       return "stage " + std::to_string(crossing.boundary) + " sends activations";
   }
 }
 
 std::string name_of(const Place& place, const Crossing& crossing) {
+  if (crossing.kind == CrossingKind::common_gradients ||
+      crossing.kind == CrossingKind::common_values)
+    return "row " + std::to_string(place.token) + ", channel " + std::to_string(place.channel);
   const std::string id = std::to_string(crossing.sample_ids[place.sample]);
   const bool is_row =
       crossing.kind == CrossingKind::tied_rows || crossing.kind == CrossingKind::tied_gradients;

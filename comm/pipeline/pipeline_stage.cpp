@@ -25,14 +25,17 @@ StagePlace place_of(const ProcessGrid& grid, int local) {
 }
 
 /// Returns a step's sums over replicas: buckets in the order in which backward passes finish them,
-/// the token embedding's last. Buckets without trained parameters are left out.
+/// then the token embedding's and that of common parameters. Buckets without trained parameters are
+/// left out.
 std::vector<SumBucket> gradient_buckets(Stage<float>& stage) {
   const ParameterArena<float>& parameters = stage.parameters();
-  const int table = stage.embedding_bucket();
+  const CommonParameters<float>* const common = stage.common_parameters();
+  const std::array<int, 2> last = {stage.embedding_bucket(), common ? common->bucket() : -1};
   std::vector<SumBucket> buckets;
   for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
-    if (b != table) buckets.push_back({b, parameters.bucket_gradient(b)});
-  if (table >= 0) buckets.push_back({table, parameters.bucket_gradient(table)});
+    if (b != last[0] && b != last[1]) buckets.push_back({b, parameters.bucket_gradient(b)});
+  for (const int b : last)
+    if (b >= 0) buckets.push_back({b, parameters.bucket_gradient(b)});
   std::erase_if(buckets, [](const auto& bucket) { return bucket.values.extent(0) == 0; });
   return buckets;
 }
@@ -64,6 +67,7 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
       account_(rank.progress.account()),
       stage_(stage),
       embedding_(stage.token_embedding()),
+      common_(shape.training ? stage.common_parameters() : nullptr),
       shape_(shape),
       input_shape_(stage.input_shape(shape.tokens)),
       output_shape_(stage.output_shape(shape.tokens)),
@@ -128,6 +132,8 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
     const int other = place_.last() ? 0 : grid_.pipeline_ranks() - 1;
     tokens_.emplace(*plan.tokens, grid_, progress_, rank.links.to(other), instances_);
   }
+  if (plan.common)
+    common_exchange_.emplace(*plan.common, grid_, local, progress_, rank.links, instances_);
 
   DELTAPIPE_ASSERT(!embedding_ || shape.fields[Field::tokens] == shape.tokens,
                    std::to_string(shape.fields[Field::tokens]) + " tokens in a sample");
@@ -287,6 +293,14 @@ void PipelineStage::add_embedding_gradient() {
   start_reduction(parameters.info()[index].bucket);
 }
 
+void PipelineStage::add_common_gradient() {
+  const ActivityScope activity(account_, Activity::compute);
+  common_->add_gradients(exec(), place_.last());
+  if (!place_.first()) return;
+  common_->finish_gradients(exec());
+  start_reduction(common_->bucket());
+}
+
 void PipelineStage::finish_reductions() {
   if (sums_moments_) return;
   sum_->finish(instances_.copy);
@@ -360,7 +374,8 @@ ScheduleShape PipelineStage::schedule_shape() const {
           shape_.first_trained_stage,
           embedding_ != nullptr && embedding_->wte_frozen(),
           recomputes_,
-          place_.stages_per_rank};
+          place_.stages_per_rank,
+          common_ != nullptr};
 }
 
 void PipelineStage::about_to(const Instruction& instruction) {
@@ -372,15 +387,16 @@ void PipelineStage::about_to(const Instruction& instruction) {
 void PipelineStage::send(const Transfer& message) {
   const ExecSpace& exec = instances_.compute;
   const int m = message.micro_batch;
-  const int samples = static_cast<int>(micro_batches_[m].samples());
+  const auto rows = [&](const BoundaryShape& shape) {
+    return static_cast<int>(micro_batches_[m].samples()) * shape.tokens;
+  };
   switch (message.wire) {
     case Wire::activation:
       return send_forward_->send(exec, crossing(m, CrossingKind::activation, message.boundary),
-                                 stage_.output(message.slot, samples * output_shape_.tokens));
+                                 stage_.output(message.slot, rows(output_shape_)));
     case Wire::gradient:
-      return send_backward_->send(
-          exec, crossing(m, CrossingKind::gradient, message.boundary),
-          stage_.input_gradient(message.slot, samples * input_shape_.tokens));
+      return send_backward_->send(exec, crossing(m, CrossingKind::gradient, message.boundary),
+                                  stage_.input_gradient(message.slot, rows(input_shape_)));
     case Wire::embedding: {
       const ActivityScope activity(account_, Activity::compute);
       if (message.of_next_step && next_ != nullptr) load_next_rows();
@@ -391,28 +407,39 @@ void PipelineStage::send(const Transfer& message) {
       const ActivityScope activity(account_, Activity::compute);
       return tokens_->send_gradients(exec, step_, *index_, m, *embedding_);
     }
+    case Wire::common_gradient:
+      return common_exchange_->send_gradient(exec, step_, common_->gradient_sum());
+    case Wire::common_values:
+      if (place_.first()) common_->pack_values(exec);
+      return common_exchange_->send_values(exec, step_, common_->values());
   }
 }
 
 void PipelineStage::receive(const Transfer& message) {
   const ExecSpace& exec = instances_.compute;
   const int m = message.micro_batch;
-  const int samples = static_cast<int>(micro_batches_[m].samples());
+  const auto rows = [&](const BoundaryShape& shape) {
+    return static_cast<int>(micro_batches_[m].samples()) * shape.tokens;
+  };
   switch (message.wire) {
     case Wire::activation:
       return receive_forward_->receive(exec,
                                        crossing(m, CrossingKind::activation, message.boundary),
-                                       stage_.input(message.slot, samples * input_shape_.tokens));
+                                       stage_.input(message.slot, rows(input_shape_)));
     case Wire::gradient:
-      return receive_backward_->receive(
-          exec, crossing(m, CrossingKind::gradient, message.boundary),
-          stage_.output_gradient(message.slot, samples * output_shape_.tokens));
+      return receive_backward_->receive(exec, crossing(m, CrossingKind::gradient, message.boundary),
+                                        stage_.output_gradient(message.slot, rows(output_shape_)));
     case Wire::embedding:
       return tokens_->receive_rows(exec, step_, *index_, m, *embedding_);
     case Wire::embedding_gradient: {
       const ActivityScope activity(account_, Activity::compute);
       return tokens_->receive_gradients(exec, step_, *index_, m);
     }
+    case Wire::common_gradient:
+      return common_exchange_->receive_gradient(exec, step_, common_->gradient_sum());
+    case Wire::common_values:
+      common_exchange_->receive_values(exec, step_, common_->values());
+      return common_->unpack_values(exec);
   }
 }
 
@@ -555,6 +582,11 @@ void PipelineStage::take_measurements(StepMeasurements& into) {
     into.tied(place_.first(), M::error2) += codec.error2;
     into.tied(place_.first(), M::signal2) += codec.signal2;
     tokens_->take_received();
+  }
+  if (common_exchange_) {
+    into.tied(true, M::bytes) += static_cast<double>(common_exchange_->take_gradient_bytes());
+    // Values are sent after this.
+    into.tied(false, M::bytes) += static_cast<double>(common_exchange_->value_bytes());
   }
   const SumStatistics sums = sum_->take_statistics(instances_.copy);
   into.rank(rank, RankValue::replica_bytes) += static_cast<double>(sums.bytes);

@@ -15,6 +15,7 @@
 #include "comm/boundary/boundary.hpp"
 #include "comm/boundary/memory_resync.hpp"
 #include "comm/boundary/rank_links.hpp"
+#include "comm/pipeline/common_exchange.hpp"
 #include "comm/pipeline/embedding_exchange.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/pipeline/step_measurements.hpp"
@@ -130,6 +131,7 @@ class PipelineStage final : public InstructionHandler {
   void reduce_zeros() override;
   /// Adds the token rows' gradients to the table's and starts its sum over replicas.
   void add_embedding_gradient() override;
+  void add_common_gradient() override;
   void finish_reductions() override;
   void update() override { (*update_)(); }
   /// Clears the elements between a bucket's tensors, which quantised sums over replicas change.
@@ -150,6 +152,7 @@ class PipelineStage final : public InstructionHandler {
   TimeAccount& account_;
   Stage<float>& stage_;
   TokenEmbedding<float>* embedding_;  ///< null: not on this stage
+  CommonParameters<float>* common_;   ///< null: none are trained
   PipelineShape shape_;
   BoundaryShape input_shape_, output_shape_;
   int in_flight_;
@@ -166,7 +169,8 @@ class PipelineStage final : public InstructionHandler {
   std::uint64_t moment_bytes_ = 0;  ///< bytes that all replicas send in a sum of moments
   SumStatistics moment_errors_;     ///< of the last measured sum, until they are reported
   std::optional<TokenIndex> index_;
-  std::optional<EmbeddingExchange> tokens_;  ///< set on the first and the last stage
+  std::optional<EmbeddingExchange> tokens_;        ///< set on the first and the last stage
+  std::optional<CommonExchange> common_exchange_;  ///< set if there are several stages
 
   std::array<bool, 2> continues_texts_{};  ///< indexed by EvaluationMode
   std::vector<std::int32_t> text_;

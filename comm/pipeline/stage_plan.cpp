@@ -167,6 +167,10 @@ StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
     }
   }
 
+  const CommonParameters<float>* const common = stage.common_parameters();
+  if (common && shape.training && place.stages > 1)
+    plan.common = plan_common_exchange(options, *common, shape.tokens, place.stage, place.stages);
+
   const TokenEmbedding<float>* const embedding = stage.token_embedding();
   const bool embedding_is_remote =
       embedding && embedding->lends_rows() && place.stages > 1 && (place.first() || place.last());

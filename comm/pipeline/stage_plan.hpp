@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Plan of one stage: its sizes, its boundary ends and its part of the exchange of token rows.
+// Plan of one stage: its sizes, its boundary ends and its part of the exchanges of parameters.
 // PipelineStage builds it, and predictions of memory use it.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/boundary/boundary.hpp"
+#include "comm/pipeline/common_exchange.hpp"
 #include "comm/pipeline/embedding_exchange.hpp"
 #include "comm/pipeline/settings.hpp"
 #include "core/stage/stage.hpp"
@@ -57,6 +58,8 @@ struct StagePlan {
   std::optional<BoundaryEndPlan> receive_forward, send_backward;  ///< except on the first stage
   /// Exchange of a shared, trained embedding over several stages; on the first and the last one.
   std::optional<EmbeddingExchangePlan> tokens;
+  /// Exchange of trained parameters that all stages use, over several stages.
+  std::optional<CommonExchangePlan> common;
   bool has_token_index = false;
 };
 

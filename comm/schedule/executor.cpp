@@ -33,6 +33,14 @@ std::optional<Transfer> transfer_of(const Instruction& i) {
       return message(Wire::embedding_gradient, true, 0);
     case Action::receive_embedding_gradient:
       return message(Wire::embedding_gradient, false, 0);
+    case Action::send_common_gradient:
+      return message(Wire::common_gradient, true, i.stage - 1);
+    case Action::receive_common_gradient:
+      return message(Wire::common_gradient, false, i.stage);
+    case Action::send_common_values:
+      return message(Wire::common_values, true, i.stage);
+    case Action::receive_common_values:
+      return message(Wire::common_values, false, i.stage - 1);
     default:
       return std::nullopt;
   }
@@ -71,6 +79,8 @@ void Executor::execute(const Instruction& instruction) {
       return handler.reduce_zeros();
     case Action::add_embedding_gradient:
       return handler.add_embedding_gradient();
+    case Action::add_common_gradient:
+      return handler.add_common_gradient();
     case Action::finish_reductions:
       return handler.finish_reductions();
     case Action::update:

@@ -15,17 +15,24 @@
 
 namespace deltapipe {
 
-enum class Wire { activation, gradient, embedding, embedding_gradient };
+enum class Wire {
+  activation,
+  gradient,
+  embedding,
+  embedding_gradient,
+  common_gradient,
+  common_values
+};
 
 /// A message that an instruction sends or receives.
 struct Transfer {
   Wire wire;
   bool sends = false;
-  /// Boundary i between stages i and i + 1, for activations and gradients. Always 0 for embeddings,
-  /// whose only wire joins the last stage and the first.
+  /// Boundary i between stages i and i + 1. Always 0 for token embeddings, whose only wire joins
+  /// the last stage and the first.
   int boundary = 0;
-  int micro_batch = 0;
-  int slot = -1;  ///< slot of activations and gradients
+  int micro_batch = 0;  ///< -1: the message belongs to the whole step
+  int slot = -1;        ///< slot of activations and gradients
   bool of_next_step = false;
 };
 
@@ -54,6 +61,7 @@ class InstructionHandler {
   virtual void backward_parameters(const StagePass& pass) = 0;
   virtual void reduce_zeros() = 0;
   virtual void add_embedding_gradient() = 0;
+  virtual void add_common_gradient() = 0;
   virtual void finish_reductions() = 0;
   virtual void update() = 0;
 };
@@ -93,7 +101,7 @@ std::string advance_together(
     const std::function<bool(std::size_t rank, const Instruction&)>& execute);
 
 /// Runs all ranks of a pipeline; handlers[i] belongs to stage i. A receive waits for its message. A
-/// send waits while `buffers` messages wait on its wire; shared embeddings have no such limit. The
+/// send waits while `buffers` messages wait on its wire; shared parameters have no such limit. The
 /// handlers transfer the contents. Throws InternalError that names the instructions when the
 /// programs deadlock, a receive meets another message, or a message is never received.
 void run_together(std::span<const Program> programs, std::span<InstructionHandler* const> handlers,

@@ -6,6 +6,7 @@
 #include <bit>
 #include <map>
 #include <mutex>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -34,8 +35,9 @@ void check_shape(const ScheduleShape& shape) {
                        ", " + std::to_string(shape.micro_batches) + " micro-batches, " +
                        std::to_string(shape.in_flight) + " in flight");
   DELTAPIPE_ASSERT(shape.first_trained_stage >= 0 && shape.first_trained_stage < shape.stages &&
-                       (shape.first_trained_stage == 0 || shape.embedding_frozen ||
-                        shape.embedding == EmbeddingPlace::none),
+                       (shape.first_trained_stage == 0 ||
+                        ((shape.embedding_frozen || shape.embedding == EmbeddingPlace::none) &&
+                         !shape.trains_common)),
                    "trained from stage " + std::to_string(shape.first_trained_stage) + " of " +
                        std::to_string(shape.stages));
 }
@@ -127,8 +129,19 @@ class Writer {
       add(Action::add_embedding_gradient);
     }
   }
+  void sum_common_gradient() {
+    if (!shape_.trains_common || shape_.micro_batches == 0) return;
+    if (!last_) add(Action::receive_common_gradient);
+    add(Action::add_common_gradient);
+    if (!first_) add(Action::send_common_gradient);
+  }
   void finish_reductions() { add(Action::finish_reductions); }
   void update() { add(Action::update); }
+  void pass_on_common_values() {
+    if (!shape_.trains_common) return;
+    if (!first_) add(Action::receive_common_values);
+    if (!last_) add(Action::send_common_values);
+  }
 
  private:
   void announce_final(int micro_batch) {
@@ -219,8 +232,10 @@ Program training_program(const Schedule& schedule, std::span<const ScheduleShape
   for (const Pass& pass : schedule.passes(stages.front()))
     write_pass(schedule, stages[pass.local], pass, slots[pass.local], writers[pass.local]);
   for (Writer& writer : writers) writer.finish_gradients();
+  for (Writer& writer : std::views::reverse(writers)) writer.sum_common_gradient();
   for (Writer& writer : writers) writer.finish_reductions();
   writers.front().update();
+  for (Writer& writer : writers) writer.pass_on_common_values();
   return program;
 }
 

@@ -32,8 +32,15 @@ enum class Action {
   reduce_gradients,
   reduce_zeros,            ///< a replica without samples in this step contributes zeros
   add_embedding_gradient,  ///< adds to the embedding's gradient and starts its sum over replicas
+  // Gradients of common parameters are summed over stages, from the last stage to the first.
+  receive_common_gradient,  ///< the sum of later stages
+  add_common_gradient,  ///< adds the stage's own; the first stage then starts its sum over replicas
+  send_common_gradient,
   finish_reductions,
-  update  ///< global gradient norm, clipping, optimizer
+  update,  ///< global gradient norm, clipping, optimizer
+  // The first stage's new values of common parameters pass from stage to stage.
+  receive_common_values,
+  send_common_values
 };
 
 struct Instruction {
@@ -68,6 +75,7 @@ struct ScheduleShape {
   bool recomputes = false;
   /// Rank k of K holds the stages k, k + K, k + 2 K ...
   int stages_per_rank = 1;
+  bool trains_common = false;  ///< the model trains parameters that all stages use
 
   bool has_backward() const { return stage >= first_trained_stage; }
   int ranks() const { return stages / stages_per_rank; }
@@ -119,8 +127,8 @@ const Schedule& find_schedule(std::string_view name);
 /// the end of its backward pass; without backward passes all are in slot 0. The rank's only update
 /// covers all of its stages and names the first. Throws InternalError unless 0 <= stage < stages,
 /// micro_batches >= 0, in_flight > 0 and 0 <= first_trained_stage < stages. first_trained_stage
-/// must be 0 with a shared embedding that is not frozen. Also throws for several stages with a
-/// schedule that does not interleave.
+/// must be 0 with a shared embedding that is not frozen and with trained common parameters. Also
+/// throws for several stages with a schedule that does not interleave.
 Program training_program(const Schedule& schedule, std::span<const ScheduleShape> stages);
 /// Returns the training step of a rank with one stage.
 Program training_program(const Schedule& schedule, const ScheduleShape& shape);

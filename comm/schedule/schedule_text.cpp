@@ -11,7 +11,7 @@ namespace deltapipe {
 namespace {
 
 /// Names, indexed by the value of the enum.
-constexpr std::array<std::string_view, 18> kActionNames = {"send_embedding",
+constexpr std::array<std::string_view, 23> kActionNames = {"send_embedding",
                                                            "receive_embedding",
                                                            "send_next_embedding",
                                                            "receive_activation",
@@ -27,9 +27,14 @@ constexpr std::array<std::string_view, 18> kActionNames = {"send_embedding",
                                                            "reduce_gradients",
                                                            "reduce_zeros",
                                                            "add_embedding_gradient",
+                                                           "receive_common_gradient",
+                                                           "add_common_gradient",
+                                                           "send_common_gradient",
                                                            "finish_reductions",
-                                                           "update"};
-static_assert(static_cast<std::size_t>(Action::update) + 1 == kActionNames.size());
+                                                           "update",
+                                                           "receive_common_values",
+                                                           "send_common_values"};
+static_assert(static_cast<std::size_t>(Action::send_common_values) + 1 == kActionNames.size());
 
 std::string_view take_word(std::string_view& text) {
   const std::size_t begin = std::min(text.find_first_not_of(' '), text.size());

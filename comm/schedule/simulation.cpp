@@ -105,14 +105,28 @@ class Simulator {
     }
   }
 
+  const LinkCost& cost_of(Wire wire) const {
+    switch (wire) {
+      case Wire::activation:
+        return costs_.activation;
+      case Wire::gradient:
+        return costs_.gradient;
+      case Wire::embedding:
+      case Wire::embedding_gradient:
+        return costs_.embedding;
+      case Wire::common_gradient:
+        return costs_.common_gradient;
+      case Wire::common_values:
+        break;
+    }
+    return costs_.common_values;
+  }
+
   SimulatedLink& link(const Transfer& message) {
     const Wire wire = message.wire;
-    const bool embedding = wire == Wire::embedding || wire == Wire::embedding_gradient;
-    const LinkCost& cost = embedding                ? costs_.embedding
-                           : wire == Wire::gradient ? costs_.gradient
-                                                    : costs_.activation;
-    const int buffers = embedding ? std::numeric_limits<int>::max() : costs_.buffers;
-    return links_.try_emplace({wire, message.boundary}, cost, buffers).first->second;
+    const bool bounded = wire == Wire::activation || wire == Wire::gradient;
+    const int buffers = bounded ? costs_.buffers : std::numeric_limits<int>::max();
+    return links_.try_emplace({wire, message.boundary}, cost_of(wire), buffers).first->second;
   }
 
   const std::vector<Program>& programs_;

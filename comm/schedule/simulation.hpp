@@ -24,9 +24,9 @@ struct SimulationCosts {
   double backward = 2;
   double parameter_share = 0.5;  ///< part of backward for gradients of parameters
   double update = 0;
-  LinkCost activation, gradient, embedding;
+  LinkCost activation, gradient, embedding, common_gradient, common_values;
   /// Largest number of messages that were sent and not yet received, per direction of a boundary; a
-  /// further send waits. Shared embeddings have no limit.
+  /// further send waits. Shared parameters have no limit.
   int buffers = std::numeric_limits<int>::max();
 };
 

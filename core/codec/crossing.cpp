@@ -13,6 +13,10 @@ const char* name_of(CrossingKind kind) {
       return "tied rows";
     case CrossingKind::tied_gradients:
       return "tied gradients";
+    case CrossingKind::common_gradients:
+      return "common gradients";
+    case CrossingKind::common_values:
+      return "common values";
   }
   return "message of unknown kind";
 }
@@ -28,7 +32,8 @@ const char* name_of(Direction direction) {
 }
 
 Direction direction_of(CrossingKind kind) {
-  const bool backward = kind == CrossingKind::gradient || kind == CrossingKind::tied_rows;
+  const bool backward = kind == CrossingKind::gradient || kind == CrossingKind::tied_rows ||
+                        kind == CrossingKind::common_gradients;
   return backward ? Direction::backward : Direction::forward;
 }
 

@@ -13,8 +13,11 @@ namespace deltapipe {
 enum class CrossingKind : std::uint8_t {
   activation = 1,
   gradient = 2,
-  tied_rows = 3,      ///< token embeddings from the last stage to the first
-  tied_gradients = 4  ///< their gradients back
+  tied_rows = 3,       ///< token embeddings from the last stage to the first
+  tied_gradients = 4,  ///< their gradients back
+  // 5 and 6 cross no boundary (comm/transport/message.hpp).
+  common_gradients = 7,  ///< sums of gradients of parameters that all stages use
+  common_values = 8      ///< their new values back
 };
 enum class Direction : std::uint8_t { forward = 0, backward = 1 };
 

@@ -47,8 +47,7 @@ int ParameterArena<Real>::add(const std::string& name, const std::vector<std::ui
 template <class Real>
 int ParameterArena<Real>::add_copy(const std::string& name, const std::vector<std::uint64_t>& shape,
                                    int bucket) {
-  DELTAPIPE_ASSERT(frozen_.contains(name), "a copy of what changes: " + name);
-  const int index = add(name, shape, false, bucket);
+  const int index = add(name, shape, false, bucket, true);
   info_[index].copied = true;
   return index;
 }

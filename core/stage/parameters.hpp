@@ -31,7 +31,7 @@ struct ParameterInfo {
   bool frozen = false;               ///< not trained: no gradient, no moments
   /// Offset in gradients and moments, in elements; not for frozen parameters.
   std::size_t gradient_offset = 0;
-  bool copied = false;   ///< a frozen copy for reading: the parameter belongs to another stage
+  bool copied = false;   ///< a copy for reading, `frozen`: the parameter belongs to another stage
   bool operand = false;  ///< a matrix that products take unchanged
   /// A statistic that forward passes in training update, such as batch norm's. It is `frozen` for
   /// gradients and moments, and is not counted among the parameters of the model.
@@ -60,9 +60,9 @@ class ParameterArena {
 
   /// Declares a tensor; buckets must come in ascending order. Returns its index.
   int add(const std::string& name, const std::vector<std::uint64_t>& shape, bool decay, int bucket);
-  /// Declares a copy of a frozen tensor that belongs to another stage. The copy is loaded,
-  /// initialized and checkpointed here as well, but only the other stage saves it and counts it as
-  /// part of the model.
+  /// Declares a copy of a tensor that belongs to another stage. The tensor is frozen, or it is one
+  /// of the CommonParameters. The copy is loaded, initialized and checkpointed here as well, but
+  /// only the other stage trains and saves it, and counts it as part of the model.
   int add_copy(const std::string& name, const std::vector<std::uint64_t>& shape, int bucket);
   /// Declares a vector that forward passes in training update. It is saved, loaded and checkpointed
   /// like parameters.

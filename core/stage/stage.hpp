@@ -106,6 +106,39 @@ class TokenEmbedding {
                                              int rows) = 0;
 };
 
+/// Interface of stages whose blocks all use the same trained parameters. The first stage owns them,
+/// and the others have copies (ParameterArena::add_copy), which are renewed after each update.
+/// Their gradients are summed from the model's last block to its first one, so that the partition
+/// does not change their bits.
+template <class Real>
+class CommonParameters {
+ public:
+  virtual ~CommonParameters() = default;
+
+  /// Returns the shape of the sum of gradients in steps of samples of `tokens` tokens.
+  virtual BoundaryShape gradient_shape(int tokens) const = 0;
+  /// Returns the shape of all values.
+  virtual BoundaryShape value_shape() const = 0;
+  /// First stage: returns the bucket of their gradients, which holds nothing else.
+  virtual int bucket() const = 0;
+  virtual void reserve(const StageCapacity& capacity, const ViewAllocator& memory) = 0;
+
+  /// Returns the memory of the sum of the gradients of this stage and of later ones.
+  virtual MatrixRef<Real> gradient_sum() const = 0;
+  /// Adds the gradients of this stage's blocks to the sum or, with `begin`, starts the sum with
+  /// them.
+  virtual void add_gradients(const ExecSpace& exec, bool begin) const = 0;
+  /// First stage: computes the parameters' gradients from the sum, which it overwrites.
+  virtual void finish_gradients(const ExecSpace& exec) const = 0;
+
+  /// Returns the memory in which values travel.
+  virtual MatrixRef<Real> values() const = 0;
+  /// Copies the parameters to values().
+  virtual void pack_values(const ExecSpace& exec) const = 0;
+  /// Copies values() to the parameters.
+  virtual void unpack_values(const ExecSpace& exec) const = 0;
+};
+
 /// Interface of stages whose model can continue a text without recomputing earlier tokens, because
 /// it keeps attention's keys and values. Reserved with StageCapacity::keeps_text.
 template <class Real>
@@ -150,6 +183,13 @@ class Stage {
     const TokenEmbedding<Real>* const embedding = token_embedding();
     const int table = embedding ? embedding->wte() : -1;
     return table < 0 ? -1 : parameters().info()[table].bucket;
+  }
+
+  /// Returns null if the model has no trained parameters that all stages use. Either all stages of
+  /// a model have some or none of them.
+  virtual CommonParameters<Real>* common_parameters() { return nullptr; }
+  const CommonParameters<Real>* common_parameters() const {
+    return const_cast<Stage*>(this)->common_parameters();
   }
 
   /// Returns null if the model computes every text as a whole. Either all stages of a model have
@@ -206,8 +246,8 @@ class Stage {
                        bool accumulate) = 0;
   using BucketFinal = std::function<void(int bucket)>;
   /// Runs the backward pass. If `bucket_final` is set, it is called after the launch of the kernels
-  /// that finish a bucket's gradients. It is called once for every bucket except that of the token
-  /// embedding, in descending order.
+  /// that finish a bucket's gradients. It is called once for every bucket except those of the token
+  /// embedding and of common parameters, in descending order.
   virtual void backward(const ExecSpace& exec, const MicroBatch& batch, int slot, bool accumulate,
                         const BucketFinal& bucket_final) = 0;
 
@@ -236,12 +276,13 @@ class Stage {
   virtual VectorRef<const Real> logits(const ExecSpace& exec, int slot, int row) = 0;
 
  protected:
-  /// Finishes buckets [begin, end) in descending order, except that of the token embedding.
+  /// Finishes buckets [begin, end) in descending order, except those that are final later.
   void finish_buckets(const BucketFinal& bucket_final, int end, int begin) const {
     if (!bucket_final) return;
     const int table = embedding_bucket();
+    const CommonParameters<Real>* const common = common_parameters();
     for (int b = end - 1; b >= begin; --b)
-      if (b != table) bucket_final(b);
+      if (b != table && (common == nullptr || b != common->bucket())) bucket_final(b);
   }
 };
 

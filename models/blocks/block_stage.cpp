@@ -42,6 +42,7 @@ std::vector<BoundaryShape> BlockStage<Real>::shapes(int tokens) const {
 template <class Real>
 int BlockStage<Real>::first_backward_block(const StageCapacity& capacity) const {
   if (!capacity.training) return blocks();
+  if (parts_.common) return 0;
   if (parts_.first ? parts_.first->trained() : capacity.input_gradient) return 0;
   int i = 0;
   for (; i < blocks(); ++i) {
@@ -78,6 +79,7 @@ void BlockStage<Real>::reserve(const StageCapacity& capacity, const ViewAllocato
     for (auto& piece : parts_.blocks) piece.block->reserve_text(capacity, memory);
   }
   if (parts_.first) parts_.first->reserve(capacity, memory);
+  if (parts_.common) parts_.common->reserve(capacity, memory);
 }
 
 template <class Real>

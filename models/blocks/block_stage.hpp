@@ -26,6 +26,7 @@ struct StageParts {
   std::vector<Piece> blocks;
   std::unique_ptr<LastEnd<Real>> last;                    ///< null: not the last stage
   std::shared_ptr<TokenEmbedding<Real>> token_embedding;  ///< null: see Stage::token_embedding()
+  std::shared_ptr<CommonParameters<Real>> common;         ///< null: see Stage::common_parameters()
   int longest = 0;                                        ///< most tokens of a sample; 0: any
 };
 
@@ -44,11 +45,13 @@ class BlockStage : public Stage<Real>, public TextContinuation<Real> {
   using Stage<Real>::parameters;
   using Stage<Real>::state;
   using Stage<Real>::token_embedding;
+  using Stage<Real>::common_parameters;
   using Stage<Real>::text_continuation;
   ParameterArena<Real>& parameters() override { return parameters_; }
   BoundaryShape input_shape(int tokens) const override { return parts_.input_shape(tokens); }
   BoundaryShape output_shape(int tokens) const override { return shapes(tokens).back(); }
   TokenEmbedding<Real>* token_embedding() override { return parts_.token_embedding.get(); }
+  CommonParameters<Real>* common_parameters() override { return parts_.common.get(); }
   MemoryLedger memory(const StageCapacity& capacity) const override;
   void reserve(const StageCapacity& capacity) override;
   /// Groups attention and sums columns as on a device or as on a host. The default is the place

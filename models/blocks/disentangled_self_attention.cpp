@@ -15,45 +15,13 @@ enum Postponed { kQkvGradient, kPositionsGradient };
 }  // namespace
 
 template <class Real>
-RelativeEmbedding<Real>::RelativeEmbedding(ParameterArena<Real>& parameters,
-                                           const RelativeEmbeddingNames& names,
-                                           const RelativeBuckets& buckets, int channels,
-                                           double epsilon, bool is_owner, int bucket)
-    : parameters_(parameters), buckets_(buckets), epsilon_(static_cast<Real>(epsilon)) {
-  const auto add = [&](const std::string& name, const std::vector<std::uint64_t>& shape) {
-    return is_owner ? parameters.add(name, shape, false, bucket)
-                    : parameters.add_copy(name, shape, bucket);
-  };
-  const auto C = static_cast<std::uint64_t>(channels);
-  table_ = add(names.table + ".weight", {static_cast<std::uint64_t>(buckets.rows()), C});
-  if (names.norm.empty()) return;
-  norm_weight_ = add(names.norm + ".weight", {C});
-  norm_bias_ = add(names.norm + ".bias", {C});
-}
-
-template <class Real>
-void RelativeEmbedding<Real>::forward(const ExecSpace& exec, const RelativeRows& rows,
-                                      const Dropout& dropout,
-                                      const RelativeWorkspace<Real>& workspace,
-                                      const MatrixRef<Real>& y_PC) const {
-  const MatrixRef<const Real> table =
-      rows_of<const Real>(parameters_.matrix(table_), rows.first, rows.count);
-  if (norm_weight_ >= 0)
-    layer_norm_forward<Real>(
-        exec, table, parameters_.value(norm_weight_), parameters_.value(norm_bias_), epsilon_, y_PC,
-        head_of(workspace.mean_P, rows.count), head_of(workspace.rstd_P, rows.count));
-  else
-    Kokkos::deep_copy(exec, y_PC, table);
-  if (dropout.probability > 0) apply_dropout<Real>(exec, dropout, y_PC, y_PC);
-}
-
-template <class Real>
 DisentangledSelfAttention<Real>::DisentangledSelfAttention(
     ParameterArena<Real>& parameters, const DisentangledNames& names,
-    const DisentangledOptions& options, std::shared_ptr<const RelativeEmbedding<Real>> embedding,
+    const DisentangledOptions& options, std::shared_ptr<RelativeEmbedding<Real>> embedding,
     int bucket)
     : options_(options),
       embedding_(std::move(embedding)),
+      index_(embedding_->add_block()),
       shares_projections_(names.positions.empty()),
       qkv_(parameters, names.qkv, channels(), 3 * std::uint64_t(channels()), bucket,
            options.attention.layout),
@@ -94,15 +62,21 @@ Dropout DisentangledSelfAttention<Real>::probability_dropout(const BlockPass<Rea
 }
 
 template <class Real>
+Dropout DisentangledSelfAttention<Real>::position_dropout(const BlockPass<Real>& pass,
+                                                          int rows) const {
+  Dropout dropout = dropout_of(pass.batch, pass.training ? options_.attention.dropout : 0,
+                               options_.position_dropout_site);
+  dropout.tokens = rows;
+  return dropout;
+}
+
+template <class Real>
 MatrixRef<Real> DisentangledSelfAttention<Real>::relative_embedding(
     const BlockPass<Real>& pass) const {
   const RelativeWorkspace<Real>& w = pass.workspace.relative;
   const RelativeRows rows = RelativeRows::of(embedding_->buckets(), pass.batch.tokens);
   const MatrixRef<Real> y = narrow(w.embedding_PC, rows.count, channels());
-  Dropout dropout = dropout_of(pass.batch, pass.training ? options_.attention.dropout : 0,
-                               options_.position_dropout_site);
-  dropout.tokens = rows.count;
-  embedding_->forward(pass.exec, rows, dropout, w, y);
+  embedding_->forward(pass.exec, rows, position_dropout(pass, rows.count), w, y);
   return y;
 }
 
@@ -184,6 +158,21 @@ void DisentangledSelfAttention<Real>::parameter_gradients(
   position_layer_.parameter_gradient(pass.exec, products.input(pass.exec, embedding),
                                      products.gradient(pass.exec, dpositions),
                                      accumulate || shares_projections_, pass.workspace);
+  if (embedding_->trained()) embedding_gradient(pass, dpositions, accumulate);
+}
+
+template <class Real>
+void DisentangledSelfAttention<Real>::embedding_gradient(const BlockPass<Real>& pass,
+                                                         const MatrixRef<Real>& dpositions,
+                                                         bool accumulate) const {
+  const Workspace<Real>& w = pass.workspace;
+  const RelativeRows rows = RelativeRows::of(embedding_->buckets(), pass.batch.tokens);
+  const MatrixRef<Real> dembedding = narrow(w.relative.embedding_PC, rows.count, channels());
+  position_layer_.input_gradient(pass.exec, w.products.gradient(pass.exec, dpositions), dembedding,
+                                 w);
+  const Dropout dropout = position_dropout(pass, rows.count);
+  if (dropout.probability > 0) apply_dropout<Real>(pass.exec, dropout, dembedding, dembedding);
+  embedding_->add_gradient(pass.exec, index_, rows, dembedding, accumulate);
 }
 
 template <class Real>
@@ -197,8 +186,6 @@ void DisentangledSelfAttention<Real>::backward_parameters(const BlockPass<Real>&
       narrow(pass.postponed[kQkvGradient], x.extent_int(0), 3 * channels()), accumulate);
 }
 
-template class RelativeEmbedding<float>;
-template class RelativeEmbedding<double>;
 template class DisentangledSelfAttention<float>;
 template class DisentangledSelfAttention<double>;
 

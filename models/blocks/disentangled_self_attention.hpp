@@ -1,42 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The disentangled self-attention of DeBERTa-v2 and -v3 (arXiv 2006.03654), and the relative
-// embeddings that all blocks share.
+// The disentangled self-attention of DeBERTa-v2 and -v3 (arXiv 2006.03654).
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "models/blocks/relative_embedding.hpp"
 #include "models/blocks/self_attention.hpp"
 
 namespace deltapipe {
-
-/// Names of the parameters, without ".weight" and ".bias".
-struct RelativeEmbeddingNames {
-  std::string table;
-  std::string norm;  ///< empty: rows are not normalised
-};
-
-/// A table of relative positions [2 * span, C], frozen. The first stage owns it, and the others
-/// have copies, as in AQ-SGD's experiments.
-template <class Real>
-class RelativeEmbedding {
- public:
-  /// The names of its parameters are in parameters.frozen().
-  RelativeEmbedding(ParameterArena<Real>& parameters, const RelativeEmbeddingNames& names,
-                    const RelativeBuckets& buckets, int channels, double epsilon, bool is_owner,
-                    int bucket);
-
-  const RelativeBuckets& buckets() const { return buckets_; }
-  /// Writes the rows that samples of `tokens` tokens reach, after the norm and dropout.
-  void forward(const ExecSpace& exec, const RelativeRows& rows, const Dropout& dropout,
-               const RelativeWorkspace<Real>& workspace, const MatrixRef<Real>& y_PC) const;
-
- private:
-  ParameterArena<Real>& parameters_;
-  RelativeBuckets buckets_;
-  Real epsilon_;
-  int table_, norm_weight_ = -1, norm_bias_ = -1;
-};
 
 struct DisentangledOptions {
   AttentionOptions attention;  ///< causal and epsilon are not used
@@ -58,11 +30,13 @@ class DisentangledSelfAttention final : public SelfAttention<Real> {
  public:
   DisentangledSelfAttention(ParameterArena<Real>& parameters, const DisentangledNames& names,
                             const DisentangledOptions& options,
-                            std::shared_ptr<const RelativeEmbedding<Real>> embedding, int bucket);
+                            std::shared_ptr<RelativeEmbedding<Real>> embedding, int bucket);
 
   SavedTensors saved() const override;
   SavedTensors postponed() const override;
-  bool trains_linear() const override { return qkv_.trained() || position_layer_.trained(); }
+  bool trains_linear() const override {
+    return qkv_.trained() || position_layer_.trained() || embedding_->trained();
+  }
   void require(const StageCapacity& capacity, WorkspaceSize& size) const override;
   void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                const MatrixRef<Real>& attention) const override;
@@ -79,6 +53,7 @@ class DisentangledSelfAttention final : public SelfAttention<Real> {
             false};
   }
   Dropout probability_dropout(const BlockPass<Real>& pass) const;
+  Dropout position_dropout(const BlockPass<Real>& pass, int rows) const;
   /// Returns the number of kinds of scores by relative positions.
   int kinds() const { return options_.content_to_position + options_.position_to_content; }
   /// Returns the number of columns of projected relative positions: queries and keys.
@@ -91,11 +66,16 @@ class DisentangledSelfAttention final : public SelfAttention<Real> {
   void parameter_gradients(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                            const MatrixRef<Real>& embedding, const MatrixRef<Real>& dpositions,
                            const MatrixRef<Real>& dqkv, bool accumulate) const;
+  /// Computes this block's gradient of the relative embedding. Overwrites the workspace's rows of
+  /// it.
+  void embedding_gradient(const BlockPass<Real>& pass, const MatrixRef<Real>& dpositions,
+                          bool accumulate) const;
   /// Returns queries and keys among the columns of projected positions [P, F].
   RelativeOperands<Real> operands(const MatrixRef<Real>& positions_PF) const;
 
   DisentangledOptions options_;
-  std::shared_ptr<const RelativeEmbedding<Real>> embedding_;
+  std::shared_ptr<RelativeEmbedding<Real>> embedding_;
+  int index_;                ///< among the blocks that use the relative embedding
   bool shares_projections_;  ///< position_layer_ is a part of qkv_
   LinearLayer<Real> qkv_, position_layer_;
 };

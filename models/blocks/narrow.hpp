@@ -27,9 +27,13 @@ VectorRef<Real> column_of(const Matrix<Real>& matrix, int rows) {
   return VectorRef<Real>(matrix.data(), rows);
 }
 
-/// Returns all elements of a saved matrix as a vector.
+/// Returns all elements of a matrix as a vector.
 template <class Real>
 VectorRef<Real> elements_of(const Matrix<Real>& matrix) {
+  return VectorRef<Real>(matrix.data(), matrix.size());
+}
+template <class Real>
+VectorRef<Real> elements_of(const MatrixRef<Real>& matrix) {
   return VectorRef<Real>(matrix.data(), matrix.size());
 }
 

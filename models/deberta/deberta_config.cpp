@@ -141,6 +141,7 @@ std::vector<std::string> DebertaConfig::facts() const {
   put(json);
   for (const auto& [key, value] : json.items()) facts.push_back(key + " = " + value.dump());
   facts.push_back(fact("cls_dropout", head_dropout()));
+  facts.push_back(fact("trained relative embeddings", trains_relative));
   add_facts(facts);
   return facts;
 }

@@ -30,6 +30,7 @@ struct DebertaConfig : EncoderConfig {
   Activation convolution_activation = Activation::gelu_erf;
   Activation pooler_activation = Activation::gelu_erf;
   double classifier_dropout = -1;  ///< negative: hidden_dropout
+  bool trains_relative = false;    ///< trains relative embeddings; a setting of training, not saved
 
   DebertaConfig() {
     layer_norm_epsilon = 1e-7;

@@ -25,6 +25,7 @@ class DebertaModel final : public EncoderModel<DebertaConfig> {
   ModelShape shape() const override;
   std::string description() const override;
   std::vector<Field> fields() const override;
+  void train_relative_embeddings() override { config().trains_relative = true; }
   ModelCost cost(int tokens) const override { return deberta_cost(config(), tokens); }
   std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const override;
 };

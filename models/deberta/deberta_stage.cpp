@@ -31,9 +31,9 @@ std::string position_projections(const DebertaConfig& config, const std::string&
 }
 
 template <class Real>
-std::unique_ptr<Block<Real>> make_block(
-    const DebertaConfig& config, int block, int bucket, ParameterArena<Real>& parameters,
-    const std::shared_ptr<const RelativeEmbedding<Real>>& relative) {
+std::unique_ptr<Block<Real>> make_block(const DebertaConfig& config, int block, int bucket,
+                                        ParameterArena<Real>& parameters,
+                                        const std::shared_ptr<RelativeEmbedding<Real>>& relative) {
   const std::string layer = "encoder.layer." + std::to_string(block) + ".";
   const std::uint32_t site = kFirstBlockSite + block * kSitesABlock;
   const AttentionOptions options = encoder_attention(config, site);
@@ -92,9 +92,13 @@ StageParts<Real> make_parts(const DebertaConfig& config, const StagePart& part,
     add_first(config, parameters, bucket, parts);
     bucket += 2;
   }
-  const auto relative = std::make_shared<const RelativeEmbedding<Real>>(
+  const auto relative = std::make_shared<RelativeEmbedding<Real>>(
       parameters, relative_names(config), config.buckets(), channels, config.layer_norm_epsilon,
       part.first, bucket);
+  if (relative->trained()) {
+    parts.common = relative;
+    ++bucket;
+  }
   for (int i = 0; i < part.blocks; ++i, ++bucket)
     parts.blocks.push_back(
         {make_block(config, part.first_block + i, bucket, parameters, relative), bucket});
@@ -112,7 +116,7 @@ StageParts<Real> make_parts(const DebertaConfig& config, const StagePart& part,
 }
 
 std::set<std::string> with_relative(std::set<std::string> frozen, const DebertaConfig& config) {
-  frozen.merge(deberta_frozen(config));
+  if (!config.trains_relative) frozen.merge(deberta_frozen(config));
   return frozen;
 }
 

@@ -11,15 +11,16 @@
 
 namespace deltapipe {
 
-/// Returns the names of the relative embedding's parameters, which are never trained: every stage
-/// uses the same ones.
+/// Returns the names of the relative embedding's parameters, which every stage uses. They are
+/// trained only with DebertaConfig::trains_relative.
 std::set<std::string> deberta_frozen(const DebertaConfig& config);
 
 /// Embeddings on the first stage, PostNormBlocks with disentangled attention, the first of them
 /// with a convolution if the model has one, and pooler and classifier on the last stage.
 /// config.classes has at least two names. Parameters have the names of transformers, except that
 /// query, key and value are one matrix [3C, C], `qkv`, and the two projections of relative
-/// positions one matrix [2C, C], `pos_qk`. `frozen` is extended by deberta_frozen().
+/// positions one matrix [2C, C], `pos_qk`. `frozen` is extended by deberta_frozen(), unless
+/// relative embeddings are trained.
 template <class Real>
 class DebertaStage final : public BlockStage<Real> {
  public:

@@ -353,6 +353,57 @@ class DebertaTexts(Texts, support.TestCase):
         self.assertEqual(*saved)
         self.assertTrue(any(saved[0]["deberta.encoder.rel_embeddings.weight"]))
 
+    def trained(self, **sections):
+        """A deck that trains relative embeddings."""
+        optimizer = {"learning_rate": 1e-3, "schedule": "constant", "relative_embeddings": True}
+        return self.deck(**sections, **{"training.optimizer": optimizer})
+
+    def test_stages_change_nothing_of_trained_relative_embeddings(self):
+        dropout = {"dropout_residual": 0.2}
+        self.check_stages(lambda keys: self.trained(pipeline=keys, model=dropout))
+        interleaved = self.train(
+            self.trained(model=dropout, pipeline={"stages": 4, "stages_per_rank": 2,
+                                                  "schedule": "interleaved"}), "interleaved", 2)
+        self.assertEqual(self.model_bytes("interleaved"), self.model_bytes("k1"))
+        self.assertEqual(interleaved.steps["tied_gradient_bytes"].shape, (8,))
+        # Frozen ones give another model.
+        self.train(self.deck(model=dropout), "frozen")
+        self.assertNotEqual(self.model_bytes("frozen"), self.model_bytes("k1"))
+
+    def test_trained_relative_embeddings_go_on_after_a_restart(self):
+        place = self.place / "relative"
+        deck = self.trained(pipeline={"stages": 2}, training={"steps": 20},
+                            checkpoint={"every_steps": 7, "change_optimizer": True})
+        stopped = ["train", self.deck_file(deck), f"output.directory={place}", "network.latency=0.1",
+                   "checkpoint.time_limit=3"]
+        whole = self.train(deck, "relative-whole", 2)
+        self.assertEqual(support.run(stopped, 2).status, 75)
+        frozen = [*stopped[:3], "output.overwrite=false",
+                  "training.optimizer.relative_embeddings=false"]
+        self.assert_stops(support.run(frozen, 2), "training.optimizer.relative_embeddings")
+        resumed = self.train(deck, "relative", 2, ["output.overwrite=false"])
+        self.assertEqual(resumed.losses.tobytes(), whole.losses.tobytes())
+        self.assertEqual(self.model_bytes("relative"), self.model_bytes("relative-whole"))
+
+    def test_replicas_train_relative_embeddings(self):
+        """Two replicas do what one does where each step has all samples; check predicts the bytes."""
+        steps = {"steps": 3, "micro_batch_size": 12}
+        one = self.train(self.trained(training={**steps, "micro_batches": SAMPLES // 12}), "one", 1)
+        keys = {"training": {**steps, "micro_batches": SAMPLES // 24},
+                "pipeline": {"stages": 3, "replicas": 2}}
+        two = self.train(self.trained(**keys), "two", 6)
+        for column in ("loss", "gradient_norm"):
+            np.testing.assert_allclose(two.steps[column], one.steps[column], rtol=1e-5)
+        said = self.succeed(["check", self.deck_file(self.trained(**keys))]).out
+        for name, column in (("relative embeddings", "tied_row_bytes"),
+                             ("their gradients", "tied_gradient_bytes")):
+            self.assertRegex(said, rf"# {name} .* = {two.steps[column].sum():,.0f}; ")
+
+    def test_other_models_have_no_relative_embeddings(self):
+        new = {"type": "bert", "n_layer": LAYERS, "n_embd": 32, "n_head": 2, "n_positions": TOKENS}
+        deck = self.deck_file(self.trained(**{"model.new": new}))
+        self.assert_stops(support.run(["train", deck]), "no relative embeddings", status=2)
+
     def test_weights_that_the_configuration_does_not_use_are_named(self):
         self.train(self.deck(training={"steps": 1}), "whole-model", 1)
         model = self.output("whole-model") / "model"

@@ -13,8 +13,9 @@ usage: make_deberta_fixtures.py [DIRECTORY]
   c2p/, p2c/  one kind of scores only, with separate and with shared projections
               (heads are as wide as makes the scale of scores, which transformers rounds to
               float32, a whole number)
-  golden.h5   as of make_bert_fixtures.py; the relative embeddings and their norm are frozen.
-              Final values are without the biases that softmax does not feel
+  golden.h5   as of make_bert_fixtures.py; the relative embeddings and their norm are frozen, and
+              trained in the groups trained_NAME. Final values are without the biases that softmax
+              does not feel
   buckets     row_BUCKETS_LONGEST: the rows of distances -699 ... 699 by transformers
 """
 
@@ -46,11 +47,11 @@ def random_model(seed, **shape):
     return randomized(model)
 
 
-def load(directory):
+def load(directory, trains_relative):
     model = transformers.DebertaV2ForSequenceClassification.from_pretrained(
         directory, local_files_only=True).double().train()
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not any(part in name for part in RELATIVE))
+        parameter.requires_grad_(trains_relative or not any(part in name for part in RELATIVE))
     return model
 
 
@@ -70,14 +71,15 @@ def batches_of(generator, config):
     return batches
 
 
-def write_model(file, directory, name, generator):
-    model = load(directory / name)
+def write_model(file, directory, name, generator, trains_relative):
+    model = load(directory / name, trains_relative)
     batches = batches_of(generator, model.config)
-    group = file.create_group(name)
+    group = file.create_group(f"trained_{name}" if trains_relative else name)
     for field, tensors in zip(("input_ids", "token_type_ids", "lengths", "labels"), zip(*batches)):
         write(group, field, torch.stack(tensors).numpy())
     write_gradients(group, model, batches[0], run)
-    write_adamw(group, load(directory / name), batches, run, unfelt=unfelt(model.config))
+    write_adamw(group, load(directory / name, trains_relative), batches, run,
+                unfelt=unfelt(model.config))
 
 
 def write_buckets(file):
@@ -121,7 +123,9 @@ def main():
     with h5py.File(directory / "golden.h5", "w", libver=("v110", "v110")) as file:
         for name, model in models.items():
             model.save_pretrained(directory / name)
-            write_model(file, directory, name, generator)
+            write_model(file, directory, name, generator, False)
+        for name in models:
+            write_model(file, directory, name, generator, True)
         write_buckets(file)
 
 

@@ -47,8 +47,12 @@ class GoldenTextClassifier final : public GoldenClassifier<Real> {
     batch.fields.set(Field::tokens, tokens_);
     batch.fields.set(Field::segments, segments_);
   }
-  /// The gradient of the token table.
+  /// The gradients of the token table and of common parameters.
   void finish_gradients() override {
+    if (const CommonParameters<Real>* const common = this->stage().common_parameters()) {
+      common->add_gradients(this->exec(), true);
+      common->finish_gradients(this->exec());
+    }
     index_.clear();
     index_.add(ids_, 0);
     index_.finish(this->exec());
@@ -75,10 +79,11 @@ Config read_classifier_config(const std::string& directory) {
   return config;
 }
 
-/// Checks the probabilities, loss and gradients of DIRECTORY/NAME with golden.h5. make(directory,
-/// split, recompute, settings) returns its GoldenTextClassifier.
+/// Checks the probabilities, loss and gradients of DIRECTORY/NAME with the group PREFIX + NAME of
+/// golden.h5. make(directory, split, recompute, settings) returns its GoldenTextClassifier.
 template <class Make>
-void check_text_gradients(const std::string& directory, const std::string& name, const Make& make) {
+void check_text_gradients(const std::string& directory, const std::string& name, const Make& make,
+                          const std::string& prefix = "") {
   use_single_threaded_blas();
   const bool split = GENERATE(false, true), recompute = GENERATE(false, true);
   if (split && recompute) return;
@@ -87,15 +92,16 @@ void check_text_gradients(const std::string& directory, const std::string& name,
   const int classes =
       static_cast<int>(classes_of_classifier(read_config_file(directory + "/" + name)).size());
   auto model = make(directory + "/" + name, split, recompute, OptimizerSettings{});
-  check_gradients(model, file.open_group(name), classes);
+  check_gradients(model, file.open_group(prefix + name), classes);
 }
 
 /// Checks ten steps of AdamW in the same way.
 template <class Make>
-void check_text_training(const std::string& directory, const std::string& name, const Make& make) {
+void check_text_training(const std::string& directory, const std::string& name, const Make& make,
+                         const std::string& prefix = "") {
   CAPTURE(name);
   const hdf5::File file = hdf5::File::open_read_only(directory + "/golden.h5");
-  const hdf5::Group golden = file.open_group(name);
+  const hdf5::Group golden = file.open_group(prefix + name);
   auto model =
       make(directory + "/" + name, false, false, golden_settings(golden.open_group("training")));
   check_training(model, golden, "training");

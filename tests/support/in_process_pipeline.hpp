@@ -204,6 +204,7 @@ class InProcessPipeline {
     }
     void reduce_zeros() override { DELTAPIPE_ASSERT(false, "a step without samples"); }
     void add_embedding_gradient() override { pipeline_.add_embedding_gradient(); }
+    void add_common_gradient() override { DELTAPIPE_ASSERT(false, "a GPT-2 has none"); }
     void finish_reductions() override {}
     /// The norm over all stages is not known before all have come here.
     void update() override { ++pipeline_.updates_; }
@@ -314,6 +315,9 @@ class InProcessPipeline {
         const VectorRef<const std::int32_t> first(index_.first_of_U().data() + a, b - a + 1);
         return stage(k).token_embedding()->embedding_gradient(exec_, first, index_.row_of(), b - a);
       }
+      case Wire::common_gradient:
+      case Wire::common_values:
+        break;
     }
     return {};
   }

@@ -42,8 +42,8 @@ void add_checkpoint(std::vector<Key>& keys, CheckpointSettings& c) {
       "exact stores the boundaries' memories of samples, and a restart gives the same bits. resync "
       "leaves them out: after a restart each sample's next visit is a first one.");
   add("change_optimizer", Flag{&c.change_optimizer},
-      "Allows a restart to change [training.optimizer], except frozen, and the length of the run. "
-      "The new values apply from the checkpoint's step.");
+      "Allows a restart to change [training.optimizer], except frozen and relative_embeddings, and "
+      "the length of the run. The new values apply from the checkpoint's step.");
   add("time_limit", Duration{&c.time_limit_seconds, kLongest},
       "Time from the start of the run within which it stops and has written a checkpoint. 0 sets "
       "no "

@@ -38,6 +38,9 @@ void add_optimizer(std::vector<Key>& keys, OptimizerSettings& t) {
       "\"transformer.\". Examples: \"wte.weight\", the module \"h.0\", the patterns \"h.[0-5]\" "
       "and "
       "\"*.bias\".");
+  add("relative_embeddings", Flag{&t.relative_embeddings},
+      "Trains DeBERTa's relative embeddings and sums their gradients over all stages. Otherwise "
+      "they are frozen, as in AQ-SGD's experiments.");
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ enum class MemoryUse {
   workspace,    ///< memory of the passes: one micro-batch, logits, a step's tokens
   messages,     ///< buffers of channels, codecs' tables
   cache,        ///< memories and errors of samples: records, staging, tables
-  embeddings,   ///< exchange of tied embeddings: rows, gradients, memories
+  embeddings,   ///< exchange of shared embeddings: rows, gradients, memories
   replicas      ///< gradients that are being summed
 };
 inline constexpr std::array<const char*, 8> kMemoryUseNames = {

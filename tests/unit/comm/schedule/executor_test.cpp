@@ -26,6 +26,7 @@ struct World {
   EmbeddingPlace embedding = EmbeddingPlace::none;
   std::map<std::tuple<Wire, int, int>, std::string> messages;
   std::size_t most_messages = 0;
+  bool trains_common = false;
 
   bool lends_embedding() const { return embedding == EmbeddingPlace::shared && stages > 1; }
 };
@@ -45,6 +46,13 @@ class FakeStage final : public InstructionHandler {
     } else if (m.wire == Wire::gradient) {
       CHECK(m.boundary == stage_ - 1);
       contents = input_gradient_.at(m.micro_batch);
+    } else if (m.wire == Wire::common_gradient) {
+      CHECK(m.boundary == stage_ - 1);
+      CHECK(common_gradients == 1);
+    } else if (m.wire == Wire::common_values) {
+      CHECK(m.boundary == stage_);
+      CHECK(common_values == (stage_ == 0 ? 0 : 1));
+      CHECK(reductions == 1);
     } else if (m.wire == Wire::embedding) {
       CHECK(last_);
       CHECK(forwards == 0);
@@ -66,6 +74,13 @@ class FakeStage final : public InstructionHandler {
     } else if (m.wire == Wire::gradient) {
       CHECK(m.boundary == stage_);
       held(m.slot, m.micro_batch).output_gradient = message.mapped();
+    } else if (m.wire == Wire::common_gradient) {
+      CHECK(m.boundary == stage_);
+      CHECK(common_gradients == 0);
+      common_received_ = true;
+    } else if (m.wire == Wire::common_values) {
+      CHECK(m.boundary == stage_ - 1);
+      ++common_values;
     } else if (m.wire == Wire::embedding) {
       CHECK(stage_ == 0);
       CHECK(m.micro_batch == rows_before_);
@@ -125,8 +140,15 @@ class FakeStage final : public InstructionHandler {
     if (world_.lends_embedding()) CHECK(gradients_before_ == world_.micro_batches);
     ++embedding_gradients;
   }
+  void add_common_gradient() override {
+    CHECK(world_.trains_common);
+    CHECK(backwards == world_.micro_batches);
+    CHECK(common_received_ == !last_);
+    ++common_gradients;
+  }
   void finish_reductions() override {
     CHECK(slots_.empty());
+    CHECK(common_gradients == (world_.trains_common && world_.micro_batches > 0 ? 1 : 0));
     CHECK(backwards == world_.micro_batches);
     ++reductions;
   }
@@ -134,7 +156,7 @@ class FakeStage final : public InstructionHandler {
 
   std::vector<std::string> outputs;  ///< of the last stage's forward, of the first one's backward
   int forwards = 0, backwards = 0, parameter_passes = 0, zeros = 0, embedding_gradients = 0,
-      reductions = 0, updates = 0;
+      common_gradients = 0, common_values = 0, reductions = 0, updates = 0;
   bool evaluates = false;
 
  private:
@@ -155,6 +177,7 @@ class FakeStage final : public InstructionHandler {
   std::string input_;
   std::map<int, std::string> input_gradient_;
   int rows_before_ = 0, gradients_before_ = 0;
+  bool common_received_ = false;
 };
 
 struct Stages {
@@ -218,6 +241,30 @@ TEST_CASE("Stages of one process do a whole step, whatever the schedule", "[exec
     if (world.stages == 1) return;
     CHECK(all.stages.back().outputs == through_all(world, false));
     CHECK(all.stages.front().outputs == through_all(world, true));
+  });
+}
+
+TEST_CASE("Common parameters pass all stages before and after the update", "[executor]") {
+  for_all([](const Schedule& schedule, World& world, int in_flight) {
+    world.trains_common = true;
+    world.embedding = EmbeddingPlace::none;
+    Stages all(world);
+    const int per_rank = schedule.interleaves && world.stages % 2 == 0 ? 2 : 1;
+    const int ranks = world.stages / per_rank;
+    std::vector<Program> programs;
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<ScheduleShape> shapes;
+      for (int s = rank; s < world.stages; s += ranks)
+        shapes.push_back({s, world.stages, world.micro_batches, in_flight, EmbeddingPlace::none, 0,
+                          false, false, per_rank, true});
+      programs.push_back(training_program(schedule, shapes));
+    }
+    run_together(programs, all.handlers());
+    CHECK(world.messages.empty());
+    for (std::size_t s = 0; s < all.stages.size(); ++s) {
+      CHECK(all.stages[s].common_gradients == (world.micro_batches > 0 ? 1 : 0));
+      CHECK(all.stages[s].common_values == (s > 0 ? 1 : 0));
+    }
   });
 }
 
@@ -298,6 +345,7 @@ TEST_CASE("What cannot run is an error that names the instructions", "[executor]
       void backward_parameters(const StagePass&) override {}
       void reduce_zeros() override {}
       void add_embedding_gradient() override {}
+      void add_common_gradient() override {}
       void finish_reductions() override {}
       void update() override {}
     } quiet;

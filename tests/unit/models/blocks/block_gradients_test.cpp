@@ -102,35 +102,37 @@ TEST_CASE("The gradients of blocks with disentangled attention are slopes", "[mo
   constexpr int kLonger = 5;
   const double dropout = GENERATE(0.0, 0.3);
   const bool shared = GENERATE(true, false), as_on_device = GENERATE(false, true);
+  const bool trains_relative = GENERATE(true, false);
   const auto [c2p, p2c] =
       GENERATE(std::pair(true, true), std::pair(true, false), std::pair(false, true));
-  CAPTURE(dropout, shared, c2p, p2c, as_on_device);
+  CAPTURE(dropout, shared, c2p, p2c, as_on_device, trains_relative);
   const auto build = [=, c2p = c2p, p2c = p2c](ParameterArena<double>& parameters) {
     StageParts<double> parts = parts_of_channels();
     AttentionOptions attention = attention_options(false, dropout);
     MlpOptions mlp = mlp_options(Activation::gelu_erf, dropout);
     attention.layout = mlp.layout = WeightLayout::outputs_inputs;
-    const auto relative = std::make_shared<const RelativeEmbedding<double>>(
+    const auto relative = std::make_shared<RelativeEmbedding<double>>(
         parameters, RelativeEmbeddingNames{"relative", shared ? "norm" : ""}, RelativeBuckets{4, 7},
         kChannels, 1e-5, true, 0);
+    if (trains_relative) parts.common = relative;
     std::unique_ptr<Block<double>> block = std::make_unique<PostNormBlock<double>>(
         parameters,
         std::make_unique<DisentangledSelfAttention<double>>(
             parameters, DisentangledNames{"qkv", shared ? "" : "positions"},
-            DisentangledOptions{attention, c2p, p2c, 9}, relative, 0),
-        post_norm_names(""), attention, mlp, 0);
+            DisentangledOptions{attention, c2p, p2c, 9}, relative, 1),
+        post_norm_names(""), attention, mlp, 1);
     if (shared)
       block = std::make_unique<ConvolvedBlock<double>>(
           parameters, std::move(block), "convolution", "n3",
           TextConvolutionOptions{
               .channels = kChannels, .width = 3, .dropout = dropout, .dropout_site = 11},
-          0);
-    parts.blocks.push_back({std::move(block), 0});
+          1);
+    parts.blocks.push_back({std::move(block), 1});
     return parts;
   };
   PassKind kind = any_kind();
   kind.as_on_device = as_on_device;
-  kind.frozen = {"relative.weight", "norm.weight", "norm.bias"};
+  if (!trains_relative) kind.frozen = {"relative.weight", "norm.weight", "norm.bias"};
   test::check_gradients(build, kLonger, kind, false, false, {3, kLonger});
 }
 

@@ -85,6 +85,10 @@ class StageHarness {
       stage.backward(exec, batch, kSlot, false, {});
     const std::vector<double> dx = to_host(stage.input_gradient(kSlot, in_rows()));
     if (kind_.split) stage.backward_parameters(exec, batch, kSlot, false, {});
+    if (const CommonParameters<double>* const common = stage.common_parameters()) {
+      common->add_gradients(exec, true);
+      common->finish_gradients(exec);
+    }
     return dx;
   }
   MatrixRef<double> input() { return stage.input(kSlot, in_rows()); }

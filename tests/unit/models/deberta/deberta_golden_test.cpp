@@ -13,10 +13,11 @@ namespace {
 
 const std::string kFixtures = std::string(DELTAPIPE_FIXTURES) + "/tiny_deberta";
 
-template <class Real>
+template <class Real, bool kTrainsRelative = false>
 GoldenTextClassifier<Real> make(const std::string& directory, bool split, bool recompute,
                                 const OptimizerSettings& settings) {
-  const auto config = read_classifier_config<DebertaConfig>(directory);
+  auto config = read_classifier_config<DebertaConfig>(directory);
+  config.trains_relative = kTrainsRelative;
   return {std::make_unique<DebertaStage<Real>>(config, StagePart{0, config.layers, true, true}),
           deberta_names(),
           directory,
@@ -37,6 +38,18 @@ TEMPLATE_TEST_CASE("A DeBERTa's probabilities, loss and gradients are those of t
 TEMPLATE_TEST_CASE("Ten AdamW steps of a DeBERTa are those of PyTorch", "[models][deberta][golden]",
                    float, double) {
   check_text_training(kFixtures, GENERATE("v3", "v2", "separate", "c2p", "p2c"), make<TestType>);
+}
+
+TEMPLATE_TEST_CASE("Gradients of trained relative embeddings are those of transformers",
+                   "[models][deberta][golden]", float, double) {
+  check_text_gradients(kFixtures, GENERATE("v3", "v2", "separate", "c2p", "p2c"),
+                       make<TestType, true>, "trained_");
+}
+
+TEMPLATE_TEST_CASE("Ten AdamW steps of relative embeddings are those of PyTorch",
+                   "[models][deberta][golden]", float, double) {
+  check_text_training(kFixtures, GENERATE("v3", "v2", "separate", "c2p", "p2c"),
+                      make<TestType, true>, "trained_");
 }
 
 TEST_CASE("Distances are in the buckets of transformers", "[models][deberta][golden]") {
