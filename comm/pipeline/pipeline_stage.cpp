@@ -14,6 +14,7 @@
 #include "core/base/observe/trace.hpp"
 #include "core/base/parallel/floating_point.hpp"
 #include "core/kernels/layers/embedding.hpp"
+#include "core/kernels/sample_rows.hpp"
 
 namespace deltapipe {
 
@@ -132,6 +133,7 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
     const int other = place_.last() ? 0 : grid_.pipeline_ranks() - 1;
     tokens_.emplace(*plan.tokens, grid_, progress_, rank.links.to(other), instances_);
   }
+  spread_NC_ = make_spread(plan, {});
   if (plan.common)
     common_exchange_.emplace(*plan.common, grid_, local, progress_, rank.links, instances_);
 
@@ -149,8 +151,14 @@ void PipelineStage::add_micro_batch(std::span<const std::uint64_t> ids,
   batch.micro_batch = static_cast<std::uint32_t>(m);
   batch.sample_ids.assign(ids.begin(), ids.end());
   samples_.set(m, ids, lengths);
+  int tokens = step_tokens_;
+  if (shortens(shape_)) {
+    tokens = std::max(1, *std::max_element(lengths.begin(), lengths.end()));
+    samples_.shorten(m, ids.size(), shape_.tokens, tokens);
+  }
+  batch_tokens_.push_back(tokens);
   if (!index_ || rows_are_sent_) return;
-  index_->add(samples_.integers(Field::tokens, m, ids.size()).first(ids.size() * step_tokens_),
+  index_->add(samples_.integers(Field::tokens, m, ids.size()).first(ids.size() * tokens),
               m * shape_.samples * shape_.tokens);
 }
 
@@ -183,6 +191,7 @@ void PipelineStage::begin_step(std::uint64_t step) {
   step_tokens_ = shape_.tokens;
   kept_tokens_ = -1;
   micro_batches_.clear();
+  batch_tokens_.clear();
   if (index_) index_->clear();
 }
 
@@ -207,7 +216,7 @@ void PipelineStage::finish_load(double loss_scale) {
       const std::size_t samples = micro_batches_[m].samples();
       const std::span<std::int32_t> tokens =
           samples_.integers(Field::tokens, static_cast<int>(m), samples);
-      for (std::int32_t& token : tokens.first(samples * step_tokens_))
+      for (std::int32_t& token : tokens.first(samples * batch_tokens_[m]))
         token = index_->row_of_token(token);
     }
   }
@@ -221,11 +230,34 @@ MicroBatch PipelineStage::micro_batch(int index) const {
   batch.step = step_.step;
   batch.index = index;
   batch.samples = static_cast<int>(micro_batches_[index].samples());
-  batch.tokens = step_tokens_;
+  batch.tokens = batch_tokens_[index];
   samples_.fill(batch);
   batch.score = score_;
   batch.loss_scale = loss_scale_;
   return batch;
+}
+
+template <class Send>
+void PipelineStage::send_spread(int micro_batch, const MatrixRef<float>& x, const Send& send) {
+  const int tokens = batch_tokens_[micro_batch], samples = this->samples(micro_batch);
+  if (spread_NC_.size() == 0 || tokens == shape_.tokens) return send(x);
+  const MatrixRef<float> all(spread_NC_.data(), samples * shape_.tokens, x.extent(1));
+  {
+    const ActivityScope activity(account_, Activity::compute);
+    copy_sample_rows<float>(exec(), samples, x, tokens, all, shape_.tokens);
+  }
+  send(all);
+}
+
+template <class Receive>
+void PipelineStage::receive_spread(int micro_batch, const MatrixRef<float>& x,
+                                   const Receive& receive) {
+  const int tokens = batch_tokens_[micro_batch], samples = this->samples(micro_batch);
+  if (spread_NC_.size() == 0 || tokens == shape_.tokens) return receive(x);
+  const MatrixRef<float> all(spread_NC_.data(), samples * shape_.tokens, x.extent(1));
+  receive(all);
+  const ActivityScope activity(account_, Activity::compute);
+  copy_sample_rows<float>(exec(), samples, all, shape_.tokens, x, tokens);
 }
 
 Crossing& PipelineStage::crossing(int index, CrossingKind kind, int boundary) {
@@ -387,16 +419,17 @@ void PipelineStage::about_to(const Instruction& instruction) {
 void PipelineStage::send(const Transfer& message) {
   const ExecSpace& exec = instances_.compute;
   const int m = message.micro_batch;
-  const auto rows = [&](const BoundaryShape& shape) {
-    return static_cast<int>(micro_batches_[m].samples()) * shape.tokens;
-  };
   switch (message.wire) {
     case Wire::activation:
-      return send_forward_->send(exec, crossing(m, CrossingKind::activation, message.boundary),
-                                 stage_.output(message.slot, rows(output_shape_)));
+      return send_spread(
+          m, stage_.output(message.slot, rows(m, output_shape_)), [&](const auto& x) {
+            send_forward_->send(exec, crossing(m, CrossingKind::activation, message.boundary), x);
+          });
     case Wire::gradient:
-      return send_backward_->send(exec, crossing(m, CrossingKind::gradient, message.boundary),
-                                  stage_.input_gradient(message.slot, rows(input_shape_)));
+      return send_spread(
+          m, stage_.input_gradient(message.slot, rows(m, input_shape_)), [&](const auto& x) {
+            send_backward_->send(exec, crossing(m, CrossingKind::gradient, message.boundary), x);
+          });
     case Wire::embedding: {
       const ActivityScope activity(account_, Activity::compute);
       if (message.of_next_step && next_ != nullptr) load_next_rows();
@@ -418,17 +451,19 @@ void PipelineStage::send(const Transfer& message) {
 void PipelineStage::receive(const Transfer& message) {
   const ExecSpace& exec = instances_.compute;
   const int m = message.micro_batch;
-  const auto rows = [&](const BoundaryShape& shape) {
-    return static_cast<int>(micro_batches_[m].samples()) * shape.tokens;
-  };
   switch (message.wire) {
     case Wire::activation:
-      return receive_forward_->receive(exec,
-                                       crossing(m, CrossingKind::activation, message.boundary),
-                                       stage_.input(message.slot, rows(input_shape_)));
+      return receive_spread(m, stage_.input(message.slot, rows(m, input_shape_)),
+                            [&](const auto& x) {
+                              receive_forward_->receive(
+                                  exec, crossing(m, CrossingKind::activation, message.boundary), x);
+                            });
     case Wire::gradient:
-      return receive_backward_->receive(exec, crossing(m, CrossingKind::gradient, message.boundary),
-                                        stage_.output_gradient(message.slot, rows(output_shape_)));
+      return receive_spread(m, stage_.output_gradient(message.slot, rows(m, output_shape_)),
+                            [&](const auto& x) {
+                              receive_backward_->receive(
+                                  exec, crossing(m, CrossingKind::gradient, message.boundary), x);
+                            });
     case Wire::embedding:
       return tokens_->receive_rows(exec, step_, *index_, m, *embedding_);
     case Wire::embedding_gradient: {

@@ -117,6 +117,22 @@ class PipelineStage final : public InstructionHandler {
   void load_next_rows();
   void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
   MicroBatch micro_batch(int index) const;
+  int samples(int micro_batch) const {
+    return static_cast<int>(micro_batches_[micro_batch].samples());
+  }
+  /// Returns the rows of a micro-batch at an end whose samples have the tokens of the data, or
+  /// those of `shape`.
+  int rows(int micro_batch, const BoundaryShape& shape) const {
+    return samples(micro_batch) * (shortens(shape_) && shape.tokens == shape_.tokens
+                                       ? batch_tokens_[micro_batch]
+                                       : shape.tokens);
+  }
+  /// Calls send(rows) with the rows of a micro-batch, in which all samples have T tokens.
+  template <class Send>
+  void send_spread(int micro_batch, const MatrixRef<float>& x, const Send& send);
+  /// Calls receive(rows) for the same and copies the micro-batch's own rows to x.
+  template <class Receive>
+  void receive_spread(int micro_batch, const MatrixRef<float>& x, const Receive& receive);
   /// Returns the micro-batch's crossing of a boundary; valid until its next one.
   Crossing& crossing(int index, CrossingKind kind, int boundary);
   void about_to(const Instruction& instruction) override;
@@ -177,9 +193,10 @@ class PipelineStage final : public InstructionHandler {
   EvaluationMode text_mode_ = EvaluationMode::plain;
 
   // The loaded step.
-  Crossing step_;         ///< common part of all its crossings
-  int step_tokens_ = 0;   ///< tokens of each of its samples: T, or a text's new ones
-  int kept_tokens_ = -1;  ///< tokens of the text before them; -1: whole samples pass
+  Crossing step_;                  ///< common part of all its crossings
+  int step_tokens_ = 0;            ///< tokens of each of its samples: T, or a text's new ones
+  std::vector<int> batch_tokens_;  ///< the same of each micro-batch, where they are shortened
+  int kept_tokens_ = -1;           ///< tokens of the text before them; -1: whole samples pass
   /// In an evaluation on the owner of a shared embedding: the next step, whose rows leave during
   /// this one. Null: there is no such step, or its index is already loaded.
   const StepPlan* next_ = nullptr;
@@ -191,6 +208,7 @@ class PipelineStage final : public InstructionHandler {
   double loss_scale_ = 0;
   RowScore score_ = RowScore::loss;
   std::vector<Crossing> micro_batches_;
+  Matrix<float> spread_NC_;  ///< see StagePlan
   StepSamples samples_;
   MirrorVector<float> score_host_;
 };

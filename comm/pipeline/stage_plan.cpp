@@ -119,6 +119,11 @@ bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int st
   return stage.text_continuation() != nullptr && crosses_token_by_token(options, mode, stages);
 }
 
+Matrix<float> make_spread(const StagePlan& plan, const ViewAllocator& memory) {
+  return memory.zeroed<Matrix<float>>(MemoryUse::messages, "deltapipe::PipelineStage::spread",
+                                      plan.spread_rows, plan.spread_channels);
+}
+
 StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
                      const Stage<float>& stage, const StagePlace& place) {
   StagePlan plan;
@@ -167,6 +172,12 @@ StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
     }
   }
 
+  if (shortens(shape) && place.stages > 1) {
+    plan.spread_rows = shape.samples * shape.tokens;
+    for (const auto* forward : {&plan.send_forward, &plan.receive_forward})
+      if (*forward)
+        plan.spread_channels = std::max(plan.spread_channels, (*forward)->codec.shape.channels);
+  }
   const CommonParameters<float>* const common = stage.common_parameters();
   if (common && shape.training && place.stages > 1)
     plan.common = plan_common_exchange(options, *common, shape.tokens, place.stage, place.stages);

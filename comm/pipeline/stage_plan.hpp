@@ -56,6 +56,9 @@ struct StagePlan {
   StageCapacity capacity;
   std::optional<BoundaryEndPlan> send_forward, receive_backward;  ///< except on the last stage
   std::optional<BoundaryEndPlan> receive_forward, send_backward;  ///< except on the first stage
+  /// Micro-batches of texts with labels are as long as their longest sample. Their rows cross
+  /// boundaries through memory of this shape, in which all samples have T tokens; 0 rows: none do.
+  int spread_rows = 0, spread_channels = 0;
   /// Exchange of a shared, trained embedding over several stages; on the first and the last one.
   std::optional<EmbeddingExchangePlan> tokens;
   /// Exchange of trained parameters that all stages use, over several stages.
@@ -78,6 +81,14 @@ bool stage_recomputes(const PipelineOptions& options, int stage);
 /// Returns the plan of a stage, which may be without memory.
 StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
                      const Stage<float>& stage, const StagePlace& place);
+
+/// Returns true if a micro-batch is as long as its longest sample, instead of T tokens.
+inline bool shortens(const PipelineShape& shape) {
+  return shape.fields[Field::label] > 0 && shape.fields[Field::tokens] == shape.tokens;
+}
+
+/// Allocates the memory of StagePlan::spread_rows.
+Matrix<float> make_spread(const StagePlan& plan, const ViewAllocator& memory);
 
 /// Returns the rows of a step and replica, M * B * T.
 inline int step_rows(const PipelineShape& shape) {

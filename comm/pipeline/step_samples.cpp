@@ -64,6 +64,16 @@ void StepSamples::read(const Dataset& data, int micro_batch, std::span<const std
   }
 }
 
+void StepSamples::shorten(int micro_batch, std::size_t count, int all_tokens, int tokens) {
+  for_each_field(sizes_, [&](Field field) {
+    if (!kind_of(field).is_integer || !on_host(field) || sizes_[field] != all_tokens) return;
+    const std::span<std::int32_t> all = integers(field, micro_batch, count);
+    for (std::size_t b = 1; b < count; ++b)
+      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(b * all_tokens), tokens,
+                  all.begin() + static_cast<std::ptrdiff_t>(b * tokens));
+  });
+}
+
 void StepSamples::copy(const ExecSpace& exec) {
   Kokkos::deep_copy(exec, id_, id_host_);
   Kokkos::deep_copy(exec, length_, length_host_);

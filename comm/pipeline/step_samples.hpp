@@ -36,10 +36,14 @@ class StepSamples {
   /// Reads the fields of a micro-batch, or `only` one of them.
   void read(const Dataset& data, int micro_batch, std::span<const std::uint64_t> ids,
             const SampleVisit& visit, std::optional<Field> only = {});
+  /// Shortens the first `count` samples of a micro-batch, which was read, from `all_tokens` to
+  /// `tokens` tokens: fields with an element for each token keep the first ones of each sample.
+  void shorten(int micro_batch, std::size_t count, int all_tokens, int tokens);
   /// Copies everything to where kernels run.
   void copy(const ExecSpace& exec);
 
-  /// Returns the elements of a micro-batch's first `samples` samples on the host.
+  /// Returns the elements of a micro-batch's first `samples` samples on the host. After shorten(),
+  /// those at the end are unused.
   std::span<std::int32_t> integers(Field field, int micro_batch, std::size_t samples);
   std::span<const int> lengths(int micro_batch, std::size_t samples) const {
     return std::span(length_host_.data(), length_host_.extent(0))
