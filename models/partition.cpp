@@ -16,23 +16,25 @@ std::vector<int> balanced_partition(int blocks, int stages, const ModelCost& cos
          .value = std::to_string(stages) + " stages, " + std::to_string(blocks) + " blocks",
          .remedy = "set pipeline.stages to at most " + std::to_string(blocks),
          .keys = {"pipeline.stages"}});
-  // The last stage gets `last` blocks and the head; the others share the rest evenly.
+  if (stages == 1) return {blocks};
+  // The first and the last stage have work of their own; the others share the rest evenly.
   std::vector<int> best;
   double best_load = 0;
-  for (int last = 1; last <= blocks - (stages - 1); ++last) {
-    if (stages == 1 && last < blocks) continue;
-    const int others = stages - 1;
-    const int rest = blocks - last;
-    std::vector<int> partition;
+  const auto consider = [&](int first, int last) {
+    const int others = stages - 2, rest = blocks - first - last;
+    if (others == 0 ? rest != 0 : rest < others) return;
+    std::vector<int> partition = {first};
     for (int i = 0; i < others; ++i) partition.push_back(rest / others + (i < rest % others));
     partition.push_back(last);
-    const double first_load = others > 0 ? partition.front() * cost.block : 0;
-    const double load = std::max(first_load, last * cost.block + cost.head);
-    if (best.empty() || load < best_load) {
-      best = partition;
-      best_load = load;
-    }
-  }
+    double load = std::max(cost.of(first, true, false), cost.of(last, false, true));
+    if (others > 0) load = std::max(load, cost.of(partition[1], false, false));
+    if (!best.empty() && load >= best_load) return;
+    best = partition;
+    best_load = load;
+  };
+  for (int last = 1; last <= blocks - (stages - 1); ++last)
+    for (int first = (blocks - last + stages - 2) / (stages - 1); first >= 1; --first)
+      consider(first, last);
   return best;
 }
 

@@ -18,6 +18,12 @@ struct StagePart {
 struct ModelCost {
   double block = 0;  ///< one block
   double head = 0;   ///< final norm, output matrix and loss, on the last stage
+  double stem = 0;   ///< layers that only the first stage has, except lookups in tables
+
+  /// Returns the cost of a stage.
+  double of(int blocks, bool first, bool last) const {
+    return blocks * block + (first ? stem : 0) + (last ? head : 0);
+  }
 };
 
 /// Returns the number of blocks per stage that minimizes the work of the most loaded stage. Among

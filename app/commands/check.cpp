@@ -236,13 +236,13 @@ void print_schedule(const Settings& settings, int first_trained_stage) {
 void print_stages(const Settings& settings, const ModelLayout& model) {
   const int stages = settings.pipeline.stages;
   const ModelCost cost = model.model->cost(model.tokens);
-  const double whole = model.model->shape().blocks * cost.block + cost.head;
+  const double whole = cost.of(model.model->shape().blocks, true, true);
   std::printf("#\n# stage  blocks  parameters  share of work\n");
   for (int s = 0; s < stages; ++s) {
     double parameters = 0;
     for (const ParameterInfo& p : model.model->parameters(stage_part(model.partition, s)))
       parameters += p.copied || p.statistic ? 0 : static_cast<double>(p.size);
-    const double work = model.partition[s] * cost.block + (s + 1 == stages ? cost.head : 0);
+    const double work = cost.of(model.partition[s], s == 0, s + 1 == stages);
     std::printf("# %5d  %6d  %10s  %11.1f %%\n", s, model.partition[s],
                 with_prefix(parameters).c_str(), 100 * work / whole);
   }

@@ -138,7 +138,8 @@ ModelCost deberta_cost(const DebertaConfig& config, int tokens) {
   // Scores by relative positions, computed twice, and their two gradients. Projections of relative
   // positions are shared by the samples of a micro-batch and are not counted.
   return {.block = encoder_block_cost(config, tokens) + 2 * T * positions * C * 4 * kinds,
-          .head = 3 * 2 * C * (C + classes)};
+          .head = 3 * 2 * C * (C + classes),
+          .stem = 3 * 2 * T * C * C * config.convolution_width};
 }
 
 template <class Real>

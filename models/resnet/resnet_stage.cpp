@@ -59,7 +59,9 @@ ModelCost resnet_cost(const ResnetConfig& config) {
     if (shape.has_projection()) blocks += shape.projection().operations();
   }
   const auto classes = static_cast<double>(config.classes.size());
-  return {.block = 3 * blocks / config.blocks(), .head = 3 * 2 * config.channels.back() * classes};
+  return {.block = 3 * blocks / config.blocks(),
+          .head = 3 * 2 * config.channels.back() * classes,
+          .stem = 2 * config.stem_convolution().operations()};
 }
 
 template <class Real>
