@@ -47,6 +47,13 @@ int ParameterArena<Real>::add(const std::string& name, const std::vector<std::ui
 template <class Real>
 int ParameterArena<Real>::add_copy(const std::string& name, const std::vector<std::uint64_t>& shape,
                                    int bucket) {
+  DELTAPIPE_ASSERT(frozen_.contains(name), "a copy of what changes: " + name);
+  return add_renewed_copy(name, shape, bucket);
+}
+
+template <class Real>
+int ParameterArena<Real>::add_renewed_copy(const std::string& name,
+                                           const std::vector<std::uint64_t>& shape, int bucket) {
   const int index = add(name, shape, false, bucket, true);
   info_[index].copied = true;
   return index;
@@ -209,24 +216,27 @@ StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& par
   const auto write = [=, &parameters](StateWriter& writer) {
     for (std::size_t i = 0; i < parameters.info().size(); ++i) {
       const int index = static_cast<int>(i);
+      const ParameterInfo& p = parameters.info()[i];
+      // Stages of a rank that have the same copy write it once.
+      if (p.copied && writer.has_item(p.name)) continue;
       if constexpr (std::is_same_v<Real, float>)
         if (parameters.in_halves(index)) {
           write_values(writer, exec, parameters, index);
           continue;
         }
-      const ParameterInfo& p = parameters.info()[i];
       write_view(writer, exec, p.name, parameters.value(index), p.shape);
     }
   };
   const auto read = [=, &parameters](StateReader& reader) {
     for (std::size_t i = 0; i < parameters.info().size(); ++i) {
       const int index = static_cast<int>(i);
+      const ParameterInfo& p = parameters.info()[i];
+      if (p.copied) reader.allow_again(p.name);
       if constexpr (std::is_same_v<Real, float>)
         if (parameters.in_halves(index)) {
           read_values(reader, exec, parameters, index);
           continue;
         }
-      const ParameterInfo& p = parameters.info()[i];
       read_view(reader, exec, p.name, parameters.value(index), p.shape);
     }
   };

@@ -60,10 +60,13 @@ class ParameterArena {
 
   /// Declares a tensor; buckets must come in ascending order. Returns its index.
   int add(const std::string& name, const std::vector<std::uint64_t>& shape, bool decay, int bucket);
-  /// Declares a copy of a tensor that belongs to another stage. The tensor is frozen, or it is one
-  /// of the CommonParameters. The copy is loaded, initialized and checkpointed here as well, but
-  /// only the other stage trains and saves it, and counts it as part of the model.
+  /// Declares a copy of a frozen tensor that belongs to another stage. The copy is loaded,
+  /// initialized and checkpointed here as well, but only the other stage saves it and counts it as
+  /// part of the model.
   int add_copy(const std::string& name, const std::vector<std::uint64_t>& shape, int bucket);
+  /// The same of a tensor that may be trained. Its owner, one of the CommonParameters, renews it.
+  int add_renewed_copy(const std::string& name, const std::vector<std::uint64_t>& shape,
+                       int bucket);
   /// Declares a vector that forward passes in training update. It is saved, loaded and checkpointed
   /// like parameters.
   int add_statistic(const std::string& name, std::uint64_t size, int bucket);

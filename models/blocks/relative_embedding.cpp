@@ -23,7 +23,7 @@ RelativeEmbedding<Real>::RelativeEmbedding(ParameterArena<Real>& parameters,
   const auto add = [&](const std::string& name, const std::vector<std::uint64_t>& shape) {
     trained_ = trained_ || !parameters.frozen().contains(name);
     return is_owner ? parameters.add(name, shape, shape.size() > 1, bucket)
-                    : parameters.add_copy(name, shape, bucket);
+                    : parameters.add_renewed_copy(name, shape, bucket);
   };
   const auto C = static_cast<std::uint64_t>(channels);
   table_ = add(names.table + ".weight", {static_cast<std::uint64_t>(buckets.rows()), C});

@@ -18,7 +18,7 @@ struct RelativeEmbeddingNames {
 };
 
 /// A table of relative positions [2 * span, C]. The first stage owns it, and the others have
-/// copies. It is frozen, as in AQ-SGD's experiments, if its names are in parameters.frozen(), and
+/// copies. It is frozen, as in AQ-SGD's experiments, if parameters.frozen() has all its names, and
 /// trained otherwise.
 template <class Real>
 class RelativeEmbedding final : public CommonParameters<Real> {

@@ -92,7 +92,7 @@ void StateReader::begin_part(const std::string& name) {
   part_ = name;
   open_part(name);
   const std::vector<std::string> items = item_names();
-  not_read_ = {items.begin(), items.end()};
+  items_ = not_read_ = {items.begin(), items.end()};
 }
 
 void StateReader::end_part() {

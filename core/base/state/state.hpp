@@ -61,6 +61,8 @@ class StateWriter {
   /// order; an empty item is complete at once.
   void begin_item(const StateItem& item);
   void append(const void* elements, std::uint64_t bytes);
+  /// Returns true if the current part has an item of that name.
+  bool has_item(const std::string& name) const { return items_.contains(name); }
 
  protected:
   virtual void open_part(const std::string& name) = 0;
@@ -91,6 +93,10 @@ class StateReader {
   /// are read.
   void begin_item(const StateItem& item);
   void take(void* elements, std::uint64_t bytes);
+  /// Makes an item of the current part available again, if it was read.
+  void allow_again(const std::string& name) {
+    if (items_.contains(name)) not_read_.insert(name);
+  }
 
   virtual std::vector<std::string> part_names() = 0;
   /// Returns the items of the current part that were not read.
@@ -114,7 +120,8 @@ class StateReader {
   virtual void close_item() = 0;
 
  private:
-  std::string part_;  ///< current part; empty: none
+  std::string part_;             ///< current part; empty: none
+  std::set<std::string> items_;  ///< items of the current part
   std::set<std::string> not_read_;
   std::uint64_t bytes_left_ = 0;
 };
