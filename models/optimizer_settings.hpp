@@ -33,7 +33,8 @@ struct OptimizerSettings {
   double clip_norm = 1.0;  ///< global gradient norm; 0: no clipping
   /// Patterns of parameters that are not trained (models/parameter_patterns.hpp).
   std::vector<std::string> frozen;
-  bool relative_embeddings = false;  ///< trains those of DeBERTa, which are frozen otherwise
+  /// Trains DeBERTa's relative embeddings, except where `frozen` names them.
+  bool relative_embeddings = false;
 
   /// Returns the moments that the optimizer keeps for each parameter.
   int moments() const { return name == OptimizerName::adamw ? 2 : 1; }

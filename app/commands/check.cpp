@@ -24,6 +24,7 @@
 #include "app/session/frozen_parameters.hpp"
 #include "app/session/input_files.hpp"
 #include "app/session/session.hpp"
+#include "app/training/stages.hpp"
 #include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/pipeline/step_plan.hpp"
@@ -144,11 +145,24 @@ void read_data(const Settings& settings, const ModelLayout& model, Inputs& input
     inputs.warnings.push_back(text_of(skipped));
 }
 
+/// Returns the fields of a sample before the data are there.
+FieldSizes fields_of_model(const Model& model, int tokens) {
+  const ImageShape& image = model.shape().image;
+  FieldSizes sizes;
+  for (const Field field : model.fields())
+    sizes[field] = field == Field::label    ? 1
+                   : field == Field::values ? image.height * image.width * image.channels
+                                            : tokens;
+  return sizes;
+}
+
 PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const ModelLayout& model) {
   PipelineShape shape = pipeline_shape(pipeline_options(settings), model.model->shape().vocabulary,
                                        model.tokens, true);
   shape.train_samples = inputs.data ? inputs.data->train->size() : settings.data.max_train_samples;
-  if (inputs.data) shape.fields = inputs.data->train->fields();
+  shape.fields =
+      inputs.data ? inputs.data->train->fields() : fields_of_model(*model.model, model.tokens);
+  shape.pads_to_longest = pads_to_longest(*model.model, model.partition, model.tokens);
   shape.first_trained_stage = model.first_trained_stage;
   shape.partition = model.partition;
   return shape;
@@ -178,6 +192,7 @@ ScheduleShape shape_of_step(const Settings& settings, int stage) {
   ScheduleShape shape{stage, settings.pipeline.stages, settings.training.micro_batches,
                       settings.pipeline.in_flight};
   shape.stages_per_rank = settings.pipeline.stages_per_rank;
+  shape.trains_common = settings.training.optimizer.relative_embeddings;
   return shape;
 }
 

@@ -136,7 +136,7 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
     }
     for (const BoundaryEndPlan* end : ends_of(plan)) memory.ledger.add(boundary_end_memory(*end));
     if (plan.tokens) memory.ledger.add(embedding_exchange_memory(*plan.tokens));
-    make_spread(plan, ViewAllocator(memory.ledger));
+    make_padded_rows(plan, ViewAllocator(memory.ledger));
     if (plan.common) memory.ledger.add(common_exchange_memory(*plan.common));
     if (plan.has_token_index)
       memory.ledger.add(TokenIndex::memory(shape.vocabulary, step_rows(shape)));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/training/stages.hpp"
 
+#include <algorithm>
+
 #include "models/partition.hpp"
 
 namespace deltapipe {
@@ -26,12 +28,22 @@ StepPlanner::Layout step_layout(const PipelineOptions& options) {
   return {options.micro_batch_size, options.micro_batches, options.pipeline.replicas};
 }
 
+bool pads_to_longest(const Model& model, const std::vector<int>& partition, int tokens) {
+  const std::vector<Field> fields = model.fields();
+  const auto has = [&](Field field) { return std::ranges::count(fields, field) > 0; };
+  if (!has(Field::tokens) || !has(Field::label)) return false;
+  return std::ranges::all_of(
+      boundary_shapes(model, partition, tokens),
+      [tokens](const BoundaryShape& shape) { return shape.tokens == tokens; });
+}
+
 PipelineShape pipeline_shape(const PipelineOptions& options, const Model& model,
                              const std::vector<int>& partition, const Dataset& data,
                              bool training) {
   PipelineShape shape =
       pipeline_shape(options, model.shape().vocabulary, data.sequence_length(), training);
   shape.fields = data.fields();
+  shape.pads_to_longest = pads_to_longest(model, partition, shape.tokens);
   shape.train_samples = data.size();
   shape.data_fingerprint = data.fingerprint();
   shape.first_trained_stage = first_trained_stage(model, partition);

@@ -31,6 +31,10 @@ Stages make_stages(const Model& model, const std::vector<int>& partition, const 
 /// Returns how a step's samples are distributed.
 StepPlanner::Layout step_layout(const PipelineOptions& options);
 
+/// Returns true if micro-batches can be as long as their longest sample: texts with labels, whose
+/// boundaries all have a row for each token.
+bool pads_to_longest(const Model& model, const std::vector<int>& partition, int tokens);
+
 /// Returns the shape of a pipeline that trains the model on `data` or, without `training`,
 /// evaluates it. Leaves out the number of steps.
 PipelineShape pipeline_shape(const PipelineOptions& options, const Model& model,

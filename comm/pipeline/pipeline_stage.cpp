@@ -133,10 +133,14 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
     const int other = place_.last() ? 0 : grid_.pipeline_ranks() - 1;
     tokens_.emplace(*plan.tokens, grid_, progress_, rank.links.to(other), instances_);
   }
-  spread_NC_ = make_spread(plan, {});
+  padded_NC_ = make_padded_rows(plan, {});
   if (plan.common)
     common_exchange_.emplace(*plan.common, grid_, local, progress_, rank.links, instances_);
 
+  DELTAPIPE_ASSERT(
+      !shape.pads_to_longest || ((place_.first() || input_shape_.tokens == shape.tokens) &&
+                                 (place_.last() || output_shape_.tokens == shape.tokens)),
+      "boundaries of another number of rows");
   DELTAPIPE_ASSERT(!embedding_ || shape.fields[Field::tokens] == shape.tokens,
                    std::to_string(shape.fields[Field::tokens]) + " tokens in a sample");
   samples_ =
@@ -152,8 +156,8 @@ void PipelineStage::add_micro_batch(std::span<const std::uint64_t> ids,
   batch.sample_ids.assign(ids.begin(), ids.end());
   samples_.set(m, ids, lengths);
   int tokens = step_tokens_;
-  if (shortens(shape_)) {
-    tokens = std::max(1, *std::max_element(lengths.begin(), lengths.end()));
+  if (shape_.pads_to_longest) {
+    tokens = padded_tokens(*std::max_element(lengths.begin(), lengths.end()), shape_.tokens);
     samples_.shorten(m, ids.size(), shape_.tokens, tokens);
   }
   batch_tokens_.push_back(tokens);
@@ -231,6 +235,7 @@ MicroBatch PipelineStage::micro_batch(int index) const {
   batch.index = index;
   batch.samples = static_cast<int>(micro_batches_[index].samples());
   batch.tokens = batch_tokens_[index];
+  batch.most_tokens = shape_.tokens;
   samples_.fill(batch);
   batch.score = score_;
   batch.loss_scale = loss_scale_;
@@ -238,10 +243,10 @@ MicroBatch PipelineStage::micro_batch(int index) const {
 }
 
 template <class Send>
-void PipelineStage::send_spread(int micro_batch, const MatrixRef<float>& x, const Send& send) {
+void PipelineStage::send_padded(int micro_batch, const MatrixRef<float>& x, const Send& send) {
   const int tokens = batch_tokens_[micro_batch], samples = this->samples(micro_batch);
-  if (spread_NC_.size() == 0 || tokens == shape_.tokens) return send(x);
-  const MatrixRef<float> all(spread_NC_.data(), samples * shape_.tokens, x.extent(1));
+  if (padded_NC_.size() == 0 || tokens == shape_.tokens) return send(x);
+  const MatrixRef<float> all(padded_NC_.data(), samples * shape_.tokens, x.extent(1));
   {
     const ActivityScope activity(account_, Activity::compute);
     copy_sample_rows<float>(exec(), samples, x, tokens, all, shape_.tokens);
@@ -250,11 +255,11 @@ void PipelineStage::send_spread(int micro_batch, const MatrixRef<float>& x, cons
 }
 
 template <class Receive>
-void PipelineStage::receive_spread(int micro_batch, const MatrixRef<float>& x,
+void PipelineStage::receive_padded(int micro_batch, const MatrixRef<float>& x,
                                    const Receive& receive) {
   const int tokens = batch_tokens_[micro_batch], samples = this->samples(micro_batch);
-  if (spread_NC_.size() == 0 || tokens == shape_.tokens) return receive(x);
-  const MatrixRef<float> all(spread_NC_.data(), samples * shape_.tokens, x.extent(1));
+  if (padded_NC_.size() == 0 || tokens == shape_.tokens) return receive(x);
+  const MatrixRef<float> all(padded_NC_.data(), samples * shape_.tokens, x.extent(1));
   receive(all);
   const ActivityScope activity(account_, Activity::compute);
   copy_sample_rows<float>(exec(), samples, all, shape_.tokens, x, tokens);
@@ -421,12 +426,12 @@ void PipelineStage::send(const Transfer& message) {
   const int m = message.micro_batch;
   switch (message.wire) {
     case Wire::activation:
-      return send_spread(
+      return send_padded(
           m, stage_.output(message.slot, rows(m, output_shape_)), [&](const auto& x) {
             send_forward_->send(exec, crossing(m, CrossingKind::activation, message.boundary), x);
           });
     case Wire::gradient:
-      return send_spread(
+      return send_padded(
           m, stage_.input_gradient(message.slot, rows(m, input_shape_)), [&](const auto& x) {
             send_backward_->send(exec, crossing(m, CrossingKind::gradient, message.boundary), x);
           });
@@ -443,7 +448,10 @@ void PipelineStage::send(const Transfer& message) {
     case Wire::common_gradient:
       return common_exchange_->send_gradient(exec, step_, common_->gradient_sum());
     case Wire::common_values:
-      if (place_.first()) common_->pack_values(exec);
+      if (place_.first()) {
+        const ActivityScope activity(account_, Activity::compute);
+        common_->pack_values(exec);
+      }
       return common_exchange_->send_values(exec, step_, common_->values());
   }
 }
@@ -453,13 +461,13 @@ void PipelineStage::receive(const Transfer& message) {
   const int m = message.micro_batch;
   switch (message.wire) {
     case Wire::activation:
-      return receive_spread(m, stage_.input(message.slot, rows(m, input_shape_)),
+      return receive_padded(m, stage_.input(message.slot, rows(m, input_shape_)),
                             [&](const auto& x) {
                               receive_forward_->receive(
                                   exec, crossing(m, CrossingKind::activation, message.boundary), x);
                             });
     case Wire::gradient:
-      return receive_spread(m, stage_.output_gradient(message.slot, rows(m, output_shape_)),
+      return receive_padded(m, stage_.output_gradient(message.slot, rows(m, output_shape_)),
                             [&](const auto& x) {
                               receive_backward_->receive(
                                   exec, crossing(m, CrossingKind::gradient, message.boundary), x);
@@ -472,9 +480,11 @@ void PipelineStage::receive(const Transfer& message) {
     }
     case Wire::common_gradient:
       return common_exchange_->receive_gradient(exec, step_, common_->gradient_sum());
-    case Wire::common_values:
+    case Wire::common_values: {
       common_exchange_->receive_values(exec, step_, common_->values());
+      const ActivityScope activity(account_, Activity::compute);
       return common_->unpack_values(exec);
+    }
   }
 }
 
@@ -535,8 +545,9 @@ void PipelineStage::read_scores(const Take& take) {
   if (!place_.last()) return;
   for (int m = 0; m < static_cast<int>(micro_batches_.size()); ++m) {
     const std::size_t samples = micro_batches_[m].samples();
-    const std::size_t count = samples * static_cast<std::size_t>(stage_.scored_rows(shape_.tokens) *
-                                                                 stage_.score_values(score_));
+    const std::size_t count =
+        samples * static_cast<std::size_t>(stage_.scored_rows(batch_tokens_[m]) *
+                                           stage_.score_values(score_));
     if (score_host_.extent(0) < count)
       score_host_ = Kokkos::create_mirror_view(Vector<float>("deltapipe::Pipeline::scores", count));
     const MirrorVector<float> host(score_host_.data(), count);

@@ -120,19 +120,17 @@ class PipelineStage final : public InstructionHandler {
   int samples(int micro_batch) const {
     return static_cast<int>(micro_batches_[micro_batch].samples());
   }
-  /// Returns the rows of a micro-batch at an end whose samples have the tokens of the data, or
-  /// those of `shape`.
+  /// Returns the rows of a micro-batch at an end of this shape.
   int rows(int micro_batch, const BoundaryShape& shape) const {
-    return samples(micro_batch) * (shortens(shape_) && shape.tokens == shape_.tokens
-                                       ? batch_tokens_[micro_batch]
-                                       : shape.tokens);
+    return samples(micro_batch) *
+           (shape_.pads_to_longest ? batch_tokens_[micro_batch] : shape.tokens);
   }
-  /// Calls send(rows) with the rows of a micro-batch, in which all samples have T tokens.
+  /// Calls send(rows) with the rows of a micro-batch, padded to T rows a sample.
   template <class Send>
-  void send_spread(int micro_batch, const MatrixRef<float>& x, const Send& send);
+  void send_padded(int micro_batch, const MatrixRef<float>& x, const Send& send);
   /// Calls receive(rows) for the same and copies the micro-batch's own rows to x.
   template <class Receive>
-  void receive_spread(int micro_batch, const MatrixRef<float>& x, const Receive& receive);
+  void receive_padded(int micro_batch, const MatrixRef<float>& x, const Receive& receive);
   /// Returns the micro-batch's crossing of a boundary; valid until its next one.
   Crossing& crossing(int index, CrossingKind kind, int boundary);
   void about_to(const Instruction& instruction) override;
@@ -193,10 +191,11 @@ class PipelineStage final : public InstructionHandler {
   EvaluationMode text_mode_ = EvaluationMode::plain;
 
   // The loaded step.
-  Crossing step_;                  ///< common part of all its crossings
-  int step_tokens_ = 0;            ///< tokens of each of its samples: T, or a text's new ones
-  std::vector<int> batch_tokens_;  ///< the same of each micro-batch, where they are shortened
-  int kept_tokens_ = -1;           ///< tokens of the text before them; -1: whole samples pass
+  Crossing step_;        ///< common part of all its crossings
+  int step_tokens_ = 0;  ///< tokens of each of its samples: T, or a text's new ones
+  /// Tokens of each micro-batch's samples: step_tokens_, or padded_tokens() of the longest.
+  std::vector<int> batch_tokens_;
+  int kept_tokens_ = -1;  ///< tokens of the text before them; -1: whole samples pass
   /// In an evaluation on the owner of a shared embedding: the next step, whose rows leave during
   /// this one. Null: there is no such step, or its index is already loaded.
   const StepPlan* next_ = nullptr;
@@ -208,7 +207,7 @@ class PipelineStage final : public InstructionHandler {
   double loss_scale_ = 0;
   RowScore score_ = RowScore::loss;
   std::vector<Crossing> micro_batches_;
-  Matrix<float> spread_NC_;  ///< see StagePlan
+  Matrix<float> padded_NC_;  ///< see StagePlan
   StepSamples samples_;
   MirrorVector<float> score_host_;
 };

@@ -19,8 +19,11 @@ enum Fact {
   output_tokens,
   output_channels,
   shared_channels,
-  shared_lends,   ///< rows of the shared embedding travel
-  shared_absent,  ///< and the embedding's table is on another stage
+  shared_lends,          ///< rows of the shared embedding travel
+  shared_absent,         ///< and the embedding's table is on another stage
+  common_gradient_rows,  ///< 0: the stage has no common parameters
+  common_value_rows,
+  common_channels,
   facts
 };
 
@@ -35,6 +38,11 @@ void tell(const Stage<float>& stage, int tokens, std::uint64_t* facts_of_stage) 
     facts_of_stage[shared_channels] = embedding->embedding_channels();
     facts_of_stage[shared_lends] = embedding->lends_rows() ? 1 : 0;
     facts_of_stage[shared_absent] = embedding->wte() < 0 ? 1 : 0;
+  }
+  if (const CommonParameters<float>* const common = stage.common_parameters()) {
+    facts_of_stage[common_gradient_rows] = common->gradient_shape(tokens).tokens;
+    facts_of_stage[common_value_rows] = common->value_shape().tokens;
+    facts_of_stage[common_channels] = common->value_shape().channels;
   }
 }
 

@@ -109,6 +109,13 @@ int blocks_before_cut(const std::vector<int>& partition, int boundary) {
                          0);
 }
 
+int padded_tokens(int longest, int most_tokens) {
+  constexpr int kSizes = 16, kMultiple = 8;
+  const int step =
+      std::max(1, (most_tokens + kSizes * kMultiple - 1) / (kSizes * kMultiple)) * kMultiple;
+  return std::min(most_tokens, (std::max(1, longest) + step - 1) / step * step);
+}
+
 bool crosses_token_by_token(const PipelineOptions& options, EvaluationMode mode, int stages) {
   if (stages == 1 || mode == EvaluationMode::plain) return true;
   return sends_tokens_alone(without_memory(options.forward, options.evaluation.changes));
@@ -119,9 +126,9 @@ bool continues_texts(const PipelineOptions& options, EvaluationMode mode, int st
   return stage.text_continuation() != nullptr && crosses_token_by_token(options, mode, stages);
 }
 
-Matrix<float> make_spread(const StagePlan& plan, const ViewAllocator& memory) {
-  return memory.zeroed<Matrix<float>>(MemoryUse::messages, "deltapipe::PipelineStage::spread",
-                                      plan.spread_rows, plan.spread_channels);
+Matrix<float> make_padded_rows(const StagePlan& plan, const ViewAllocator& memory) {
+  return memory.zeroed<Matrix<float>>(MemoryUse::messages, "deltapipe::PipelineStage::padded",
+                                      plan.padded_rows, plan.padded_channels);
 }
 
 StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
@@ -172,11 +179,11 @@ StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
     }
   }
 
-  if (shortens(shape) && place.stages > 1) {
-    plan.spread_rows = shape.samples * shape.tokens;
+  if (shape.pads_to_longest && place.stages > 1) {
+    plan.padded_rows = shape.samples * shape.tokens;
     for (const auto* forward : {&plan.send_forward, &plan.receive_forward})
       if (*forward)
-        plan.spread_channels = std::max(plan.spread_channels, (*forward)->codec.shape.channels);
+        plan.padded_channels = std::max(plan.padded_channels, (*forward)->codec.shape.channels);
   }
   const CommonParameters<float>* const common = stage.common_parameters();
   if (common && shape.training && place.stages > 1)

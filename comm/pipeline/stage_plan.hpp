@@ -29,7 +29,14 @@ struct PipelineShape {
   /// First stage that has_trained(): no gradients cross the boundaries before it.
   int first_trained_stage = 0;
   std::vector<int> partition = {};  ///< the model's blocks on each stage, for files
+  /// A micro-batch is about as long as its longest sample, instead of T tokens. Requires that T
+  /// rows of a sample cross every boundary.
+  bool pads_to_longest = false;
 };
+
+/// Returns the tokens of a micro-batch whose longest sample has `longest`. There are at most 16
+/// different numbers, for what products prepare for each size.
+int padded_tokens(int longest, int most_tokens);
 
 /// Returns the shape of a training or, without gradients, of an evaluation, for texts; leaves out
 /// the data.
@@ -56,9 +63,9 @@ struct StagePlan {
   StageCapacity capacity;
   std::optional<BoundaryEndPlan> send_forward, receive_backward;  ///< except on the last stage
   std::optional<BoundaryEndPlan> receive_forward, send_backward;  ///< except on the first stage
-  /// Micro-batches of texts with labels are as long as their longest sample. Their rows cross
-  /// boundaries through memory of this shape, in which all samples have T tokens; 0 rows: none do.
-  int spread_rows = 0, spread_channels = 0;
+  /// With PipelineShape::pads_to_longest: shape of the memory in which rows cross boundaries,
+  /// padded to T rows a sample.
+  int padded_rows = 0, padded_channels = 0;
   /// Exchange of a shared, trained embedding over several stages; on the first and the last one.
   std::optional<EmbeddingExchangePlan> tokens;
   /// Exchange of trained parameters that all stages use, over several stages.
@@ -82,13 +89,8 @@ bool stage_recomputes(const PipelineOptions& options, int stage);
 StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
                      const Stage<float>& stage, const StagePlace& place);
 
-/// Returns true if a micro-batch is as long as its longest sample, instead of T tokens.
-inline bool shortens(const PipelineShape& shape) {
-  return shape.fields[Field::label] > 0 && shape.fields[Field::tokens] == shape.tokens;
-}
-
-/// Allocates the memory of StagePlan::spread_rows.
-Matrix<float> make_spread(const StagePlan& plan, const ViewAllocator& memory);
+/// Allocates the memory of StagePlan::padded_rows.
+Matrix<float> make_padded_rows(const StagePlan& plan, const ViewAllocator& memory);
 
 /// Returns the rows of a step and replica, M * B * T.
 inline int step_rows(const PipelineShape& shape) {

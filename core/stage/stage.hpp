@@ -31,9 +31,10 @@ constexpr int values_without_classes(RowScore score) {
 struct MicroBatch {
   std::uint64_t seed = 0;  ///< seed of the run; keys dropout together with step
   std::uint64_t step = 0;
-  int index = 0;    ///< within the step
-  int samples = 0;  ///< B, at most the reserved number
-  int tokens = 0;   ///< T
+  int index = 0;        ///< within the step
+  int samples = 0;      ///< B, at most the reserved number
+  int tokens = 0;       ///< T of this micro-batch: that of its longest sample, or of the data
+  int most_tokens = 0;  ///< T of the data, by which dropout counts; 0: `tokens`
   VectorRef<const std::uint64_t> sample_id_B;
   /// Valid rows of each sample; those after them are padding. Empty: all rows are valid.
   VectorRef<const std::int32_t> length_B;

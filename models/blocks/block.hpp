@@ -3,6 +3,7 @@
 // derive a class from Block that declares its parameters in its constructor.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -121,6 +122,7 @@ inline Dropout dropout_of(const MicroBatch& batch, double probability, std::uint
   d.stream = RandomStream(batch.seed, batch.step, site);
   d.sample_id_B = batch.sample_id_B;
   d.tokens = batch.tokens;
+  d.most_tokens = std::max(batch.most_tokens, batch.tokens);
   return d;
 }
 

@@ -58,7 +58,11 @@ StageParts<Real> make_parts(const VitConfig& config, const StagePart& part,
 ModelCost vit_cost(const VitConfig& config) {
   const double C = config.channels;
   const auto classes = static_cast<double>(config.classes.size());
-  return {.block = encoder_block_cost(config, config.tokens()), .head = 3 * 2 * C * classes};
+  const double patches = config.tokens() - 1;
+  const double values = static_cast<double>(config.patch) * config.patch * config.image.channels;
+  return {.block = encoder_block_cost(config, config.tokens()),
+          .head = 3 * 2 * C * classes,
+          .stem = 2 * 2 * patches * values * C};
 }
 
 template <class Real>

@@ -71,6 +71,16 @@ class Texts:
     def test_stages_change_nothing(self):
         self.check_stages(lambda keys: self.deck(pipeline=keys))
 
+    def test_stages_change_nothing_where_lengths_differ(self):
+        """Micro-batches are as long as their longest sample, on all stages."""
+        numbers = random.Random(4)
+        table = [(" ".join(numbers.choices(["ab", "c"], k=numbers.choice([1, 4, 9, 40]))), "sea",
+                  numbers.choice(list(COLOURS))) for _ in range(SAMPLES)]
+        data = write_csv(self.place / "lengths.csv", table)
+        self.check_stages(lambda keys: self.deck(
+            pipeline=keys, data={"train": [str(data)]}, training={"micro_batches": 4},
+            **{"model.new": {"n_positions": 40}}))
+
     def test_a_restart_goes_on_with_the_same_bits(self):
         deck = self.deck(pipeline={"stages": 2}, training={"steps": 20},
                          boundary__forward={"codec": "aqsgd", "bits": 3},
@@ -129,6 +139,14 @@ print(json.dumps([result, model.config.id2label]))
 
 
 class LabelledTexts(Texts, support.TestCase):
+    def test_bf16_predicts_its_memory(self):
+        """Products of every length of a micro-batch are prepared once."""
+        deck = self.deck(pipeline={"stages": 2}, training={"steps": 40, "precision": "bf16"})
+        run = self.train(deck, "bf16", 2)
+        self.assertTrue(np.isfinite(run.losses).all())
+        with h5py.File(self.output("bf16") / "run.h5") as file:
+            self.assertTrue((file["memory/peak"][:] <= 1.1 * file["memory/predicted"][:]).all())
+
     def test_codecs_learn_and_send_no_padding(self):
         deck = self.deck(pipeline={"stages": 2}, training={"steps": 200},
                          boundary__forward={"codec": "aqsgd", "bits": 4},
@@ -370,6 +388,23 @@ class DebertaTexts(Texts, support.TestCase):
         self.train(self.deck(model=dropout), "frozen")
         self.assertNotEqual(self.model_bytes("frozen"), self.model_bytes("k1"))
 
+    def test_stages_of_a_rank_share_a_checkpoint(self):
+        """Each of them has a copy of the relative embeddings."""
+        pipeline = {"stages": 4, "stages_per_rank": 2, "schedule": "interleaved"}
+        for trained in (False, True):
+            deck = self.deck(pipeline=pipeline, checkpoint={"every_steps": 3},
+                             **{"training.optimizer": {"relative_embeddings": trained}})
+            place = self.place / f"stopped{trained}"
+            stopped = support.run(["train", self.deck_file(deck), f"output.directory={place}",
+                                   "training.steps=60", "network.latency=0.1",
+                                   "checkpoint.time_limit=3"], 2)
+            self.assertEqual(stopped.status, 75, stopped)
+            resumed = self.train(deck, place.name, 2,
+                                 ["output.overwrite=false", "training.steps=60"])
+            again = self.train(deck, f"all{trained}", 2, ["training.steps=60"])
+            self.assertEqual(resumed.losses.tobytes(), again.losses.tobytes())
+            self.assertEqual(self.model_bytes(place.name), self.model_bytes(f"all{trained}"))
+
     def test_trained_relative_embeddings_go_on_after_a_restart(self):
         place = self.place / "relative"
         deck = self.trained(pipeline={"stages": 2}, training={"steps": 20},
@@ -398,6 +433,26 @@ class DebertaTexts(Texts, support.TestCase):
         for name, column in (("relative embeddings", "tied_row_bytes"),
                              ("their gradients", "tied_gradient_bytes")):
             self.assertRegex(said, rf"# {name} .* = {two.steps[column].sum():,.0f}; ")
+
+    def test_replicas_train_relative_embeddings_through_their_codecs(self):
+        """All sums over replicas, with a replica that has no samples in the epoch's last step."""
+        for codec in ({"codec": "bf16"}, {"codec": "quantized", "bits": 4},
+                      {"codec": "adam_moment", "warmup_epochs": 0.5}):
+            deck = self.trained(pipeline={"stages": 2, "replicas": 2, "verify_replicas": 1},
+                                data={"max_train_samples": 14}, training={"steps": 6},
+                                replicas=codec)
+            self.assertTrue(np.isfinite(self.train(deck, "codec", 4).losses).all())
+
+    def test_parts_of_relative_embeddings_are_frozen(self):
+        for frozen in (["encoder.rel_embeddings"], ["encoder.LayerNorm"], ["encoder.layer"],
+                       ["embeddings", "encoder.layer.0"]):
+            models = []
+            for stages in (1, 3):
+                deck = self.trained(pipeline={"stages": stages})
+                self.train(deck, f"parts{stages}", stages,
+                           [f"training.optimizer.frozen={json.dumps(frozen)}"])
+                models.append(self.model_bytes(f"parts{stages}"))
+            self.assertEqual(*models, frozen)
 
     def test_other_models_have_no_relative_embeddings(self):
         new = {"type": "bert", "n_layer": LAYERS, "n_embd": 32, "n_head": 2, "n_positions": TOKENS}

@@ -37,10 +37,11 @@ void add_optimizer(std::vector<Key>& keys, OptimizerSettings& t) {
       "Parameters that are not trained, by their names in model.safetensors, with or without "
       "\"transformer.\". Examples: \"wte.weight\", the module \"h.0\", the patterns \"h.[0-5]\" "
       "and "
-      "\"*.bias\".");
+      "\"*.bias\". Query, key and value of an attention are one parameter, such as "
+      "\"h.0.attn.c_attn\" or \"encoder.layer.0.attention.self.qkv\".");
   add("relative_embeddings", Flag{&t.relative_embeddings},
-      "Trains DeBERTa's relative embeddings and sums their gradients over all stages. Otherwise "
-      "they are frozen, as in AQ-SGD's experiments.");
+      "Trains DeBERTa's relative embeddings and sums their gradients over all stages, except where "
+      "frozen names them. By default they are frozen, as in AQ-SGD's experiments.");
 }
 
 }  // namespace

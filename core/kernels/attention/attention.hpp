@@ -205,8 +205,9 @@ template <class Real>
 KOKKOS_FORCEINLINE_FUNCTION void attention_dropout_factors(const Dropout& dropout, int sample,
                                                            int head, int query, int block,
                                                            Real factor[4]) {
-  const std::uint32_t blocks_a_row = static_cast<std::uint32_t>((dropout.tokens + 3) / 4);
-  const std::uint32_t row = static_cast<std::uint32_t>(head * dropout.tokens + query);
+  const int tokens = dropout.most_tokens > 0 ? dropout.most_tokens : dropout.tokens;
+  const std::uint32_t blocks_a_row = static_cast<std::uint32_t>((tokens + 3) / 4);
+  const std::uint32_t row = static_cast<std::uint32_t>(head * tokens + query);
   dropout_factors_at(dropout, sample, row * blocks_a_row + block, factor);
 }
 

@@ -86,7 +86,7 @@ struct Product {
 };
 
 /// A model has a dozen kinds, and about five for each block of queries, for each size of a
-/// micro-batch.
+/// micro-batch: two, or up to 32 for texts with labels.
 constexpr std::size_t kMostProducts = 8192;
 
 Product& product_of(const DeltapipeOnednnProduct& kind) {

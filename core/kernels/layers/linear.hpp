@@ -20,6 +20,7 @@ struct Dropout {
   RandomStream stream;
   VectorRef<const std::uint64_t> sample_id_B;
   int tokens = 0;
+  int most_tokens = 0;  ///< attention: tokens that a sample may have in any micro-batch
 };
 
 /// Computes the factors (0 or 1/(1-p)) of elements 4*block ... 4*block+3 of the micro-batch's

@@ -49,9 +49,9 @@ KOKKOS_FORCEINLINE_FUNCTION Real logistic(Real x) {
 }
 
 /// Returns the normal distribution's value, erfc(-x / sqrt(2)) / 2, within a relative error of
-/// 1.5e-6 above x = -7 and 6e-6 down to -12.5, where the rounding of x^2 shows. The tail is e^(-x^2
-/// / 2) times the polynomial in 1 / (1 + 0.29 |x|) of degree 8 with the least relative error
-/// (6e-8).
+/// 1.5e-6 above x = -7 and of 6e-6 down to -12.5, where the rounding of x^2 shows; 0 below -13.2.
+/// The tail is a polynomial in 1 / (1 + 0.29 |x|), of degree 8 with the least relative error
+/// (6e-8), times exp(-x^2 / 2).
 KOKKOS_FORCEINLINE_FUNCTION float normal_distribution(float x) {
   const float t = 1.0f / (1.0f + 0.29f * std::abs(x));
   float p = 3.8972077e-2f;
