@@ -116,6 +116,8 @@ class PipelineStage final : public InstructionHandler {
   void load_next_rows();
   void add_micro_batch(std::span<const std::uint64_t> ids, std::span<const int> lengths);
   MicroBatch micro_batch(int index) const;
+  /// Returns the views of the samples' images at this step, in the places of a boundary.
+  std::vector<RowView> views(std::span<const std::uint64_t> ids, const RowGrid& grid) const;
   /// Returns the micro-batch's crossing of a boundary; valid until its next one.
   Crossing& crossing(int index, CrossingKind kind, int boundary);
   void about_to(const Instruction& instruction) override;
@@ -159,6 +161,7 @@ class PipelineStage final : public InstructionHandler {
   std::optional<BoundarySender> send_forward_, send_backward_;
   std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
   const ReplicaSettings replica_settings_;
+  const MemoryMoves moves_;
   std::unique_ptr<ReplicaSum> sum_;         ///< of gradients over replicas
   std::unique_ptr<ReplicaSum> moment_sum_;  ///< null: moments are never summed
   std::vector<SumBucket> moment_buckets_;   ///< of moment_sum_
