@@ -18,6 +18,7 @@
 #include "core/base/parallel/execution.hpp"
 #include "core/base/parallel/kokkos_compat.hpp"
 #include "core/base/parallel/views.hpp"
+#include "core/base/row_grid.hpp"
 #include "core/base/sample_fields.hpp"
 #include "core/base/state/state.hpp"
 #include "core/base/version.hpp"

@@ -10,11 +10,12 @@ import tomllib
 from deltapipe_runs import RunError
 
 KEYS = {"title", "deck", "pretrain", "small", "matrix", "settings", "communication_ratio",
-        "baseline", "claims", "texts", "jobs", "ruler"}
+        "baseline", "claims", "texts", "jobs", "ruler", "data"}
 MATRIX = {"stages": int, "seeds": int, "bandwidths": str}
 # Keys that the matrix and the runner set.
 RESERVED = {"pipeline.stages", "training.seed", "output.directory", "model.path", "data.train"}
 JOB_KEYS = {"deck", "start"}
+METRICS = {"text": "perplexity", "images": "accuracy"}  # by data
 
 
 def override_text(value):
@@ -27,13 +28,13 @@ def override_text(value):
     return str(value)
 
 
-def measured(name):
-    """Setting and column that a claim names: NAME, or NAME:codec for the perplexity through the
+def measured(name, metric="perplexity"):
+    """Setting and column that a claim names: NAME, or NAME:codec for the metric through the
     codec."""
     setting, _, column = name.partition(":")
     if column not in ("", "codec"):
         raise RunError(f"'{name}' is neither NAME nor NAME:codec")
-    return setting, "codec_perplexity" if column else "perplexity"
+    return setting, f"codec_{metric}" if column else metric
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,10 @@ class Study:
         self.definition = definition
         preset = definition.get("small", {}) if small else {}
         self._check_keys(preset, {"deck", "pretrain", "matrix", "settings"}, "small.")
+        self.data = definition.get("data", "text")
+        if self.data not in METRICS:
+            raise RunError(f"{self.path}: data is one of {', '.join(METRICS)}, not '{self.data}'")
+        self.metric = METRICS[self.data]
         self.texts = definition.get("texts", "")
         self.jobs = definition.get("jobs", {"": {}})
         self.ruler = definition.get("ruler", {})
@@ -88,6 +93,7 @@ class Study:
                 and min(self.matrix["stages"]) > 1):
             raise RunError(f"{self.path}: communication_ratio is a number above 0, for 2 stages or "
                            "more")
+        self._check_images(definition)
         self._check_jobs()
         self._check_decks()
         self._check_claims(definition.get("settings", {}))
@@ -107,6 +113,12 @@ class Study:
                     or (key == "stages" and min(values) < 1):
                 raise RunError(f"{self.path}: matrix.{key} is a list of different "
                                f"{'numbers' if kind is int else 'texts'}, one or more")
+
+    def _check_images(self, definition):
+        """Runs of images begin with new models, and their deck names the data."""
+        for key in ("texts", "pretrain", "communication_ratio"):
+            if self.data == "images" and key in definition:
+                raise RunError(f"{self.path}: '{key}' is for studies of texts")
 
     def _check_jobs(self):
         for name, job in self.jobs.items():

@@ -55,6 +55,8 @@ class Runner:
         self.links = {}  # by stages, what _calibrate found
         self.exercises = None  # folder of what study.texts makes
         self.starts = {run.start for run in study.runs()} - {""}
+        if study.data == "images" and self.pretrain_text:
+            raise RunError(f"{study.path} is a study of images; leave --pretrain-text out")
         if study.texts and self.pretrain_text:
             raise RunError(f"{study.path} makes its own texts; leave --pretrain-text out")
         if shutil.which(program) is None:
@@ -67,7 +69,9 @@ class Runner:
 
     def require_prepared(self):
         """Elements of a job array run at the same time: none of them makes what all share."""
-        missing = [] if is_finished(self.output / "pretrain") else ["the pretrained model"]
+        missing = []
+        if self.study.data == "text" and not is_finished(self.output / "pretrain"):
+            missing.append("the pretrained model")
         missing += [f"the model of {name}" for name in sorted(self.starts)
                     if not is_finished(self.output / name)]
         if self.study.communication_ratio:
@@ -79,7 +83,9 @@ class Runner:
                            "run scripts/study.py with --prepare first")
 
     def prepare(self):
-        """What all runs share; each part once."""
+        """What all runs share; each part once. Runs of images share nothing."""
+        if self.study.data == "images":
+            return
         self.find_texts()
         self._train("pretrain", STUDIES / "decks" / "pretrain.toml",
                     {"data.train": self.pretrain_text, **self.study.pretrain})
@@ -90,6 +96,8 @@ class Runner:
             self.run([run for run in self.study.runs() if run.name in self.starts])
 
     def find_texts(self):
+        if self.study.data == "images":
+            return
         # An installed tree is not a place for data.
         place = ROOT if (ROOT / "CMakeLists.txt").is_file() else pathlib.Path()
         if self.study.texts:
@@ -126,6 +134,9 @@ class Runner:
         return failed
 
     def _fine_tune(self, name, overrides, run=None):
+        if self.study.data == "images":
+            self._train(name, STUDIES / "decks" / "images.toml", overrides)
+            return
         start = run.start if run else ""
         model = self.output / start / "model" if start else self.model
         texts = {"data.train": self.fine_tune_text}
@@ -186,8 +197,10 @@ class Runner:
     def _train(self, name, deck, overrides):
         """Unless it finished before, with the same deck and text."""
         directory = self.output / name
-        asked = {"deck": fingerprint(deck), "text": fingerprint(overrides["data.train"]),
+        asked = {"deck": fingerprint(deck),
                  "overrides": {key: override_text(value) for key, value in overrides.items()}}
+        if "data.train" in overrides:
+            asked["text"] = fingerprint(overrides["data.train"])
         record = directory / "asked.json"
         if self._is_shaped(overrides):
             asked["links"] = "shaped"

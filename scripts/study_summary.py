@@ -22,6 +22,10 @@ from study_matrix import measured
 COLUMNS = ("setting", "stages", "perplexity", "wire_bytes", "seconds", "speedup", "forward_bits",
            "backward_bits", "seed", "bandwidth", "best_perplexity", "sequences_per_second",
            "status", "codec_perplexity", "evaluation_bytes")
+IMAGE_COLUMNS = ("setting", "stages", "accuracy", "codec_accuracy", "wire_bytes", "seconds",
+                 "speedup", "forward_bits", "backward_bits", "forward_error", "backward_error",
+                 "seed", "bandwidth", "best_accuracy", "images_per_second", "status",
+                 "evaluation_bytes")
 # Columns of a study with jobs.
 JOB_COLUMNS = ("job", "setting", "seed", "exact_match", "codec_exact_match", "loss", "forward_bits",
                "backward_bits", "forward_error", "backward_error", "perplexity", "wire_bytes",
@@ -59,6 +63,29 @@ def link_of(run):
     return "" if not values else str(values[0] if isinstance(values, list) else values)
 
 
+def row_of_images(study_run, run):
+    """Without bits: boundaries differ in size, so that only uncompressed runs know them."""
+    accuracies = np.concatenate([run.evaluations[name] for name in ("accuracy", "codec_accuracy")
+                                 if name in run.evaluations])
+    accuracies = accuracies[np.isfinite(accuracies)]
+    return {
+        "setting": study_run.setting,
+        "stages": study_run.stages,
+        "accuracy": run.metric("accuracy"),
+        "codec_accuracy": run.metric("accuracy", "codec_"),
+        "best_accuracy": float(accuracies.max()) if len(accuracies) else NAN,
+        "wire_bytes": int(run.wire_bytes + np.nan_to_num(run.evaluation_bytes)),
+        "evaluation_bytes": run.evaluation_bytes,
+        "seconds": end_seconds(run),
+        "seed": study_run.seed,
+        "bandwidth": link_of(run),
+        "images_per_second": run.rate("samples"),
+        "status": run.status,
+        **{f"{d}_bytes": float(run.steps[d + "_bytes"].sum()) for d in DIRECTIONS},
+        **{f"{d}_error": mean_error(run, d) for d in DIRECTIONS},
+    }
+
+
 def row_of(study_run, run, channels):
     perplexities = run.evaluations["perplexity"]
     perplexities = perplexities[np.isfinite(perplexities)]
@@ -87,16 +114,33 @@ def row_of(study_run, run, channels):
     }
 
 
-def fill_speedups(rows, baseline):
-    """Against the baseline's run of the same stages, seed and link."""
+def baseline_of(rows, baseline):
+    """A function that returns the baseline's row of a row's job, stages, seed and link, if any."""
     def key(row):
-        return row["job"], row["stages"], row["seed"], row["matrix_bandwidth"]
-    seconds = {key(row): row["seconds"] for row in rows if row["setting"] == baseline}
+        return row.get("job", ""), row["stages"], row["seed"], row["matrix_bandwidth"]
+    found = {key(row): row for row in rows if row["setting"] == baseline}
+    return lambda row: found.get(key(row), {})
+
+
+def fill_speedups(rows, baseline):
+    find = baseline_of(rows, baseline)
     for row in rows:
-        row["speedup"] = seconds.get(key(row), NAN) / row["seconds"]
+        row["speedup"] = find(row).get("seconds", NAN) / row["seconds"]
+
+
+def fill_bits(rows, baseline):
+    """Bits on the wire for each value that crossed a boundary in training, from the bytes of the
+    baseline, which sends fp32."""
+    find = baseline_of(rows, baseline)
+    for row in rows:
+        for direction in DIRECTIONS:
+            sent = f"{direction}_bytes"
+            row[f"{direction}_bits"] = 32 * row[sent] / find(row).get(sent, NAN)
 
 
 def columns_of(study):
+    if study.data == "images":
+        return IMAGE_COLUMNS
     return JOB_COLUMNS if study.texts else COLUMNS
 
 
@@ -122,8 +166,9 @@ def write_hdf5(path, study, rows, runs):
         for row, run in zip(rows, runs):
             group = file.create_group("curves/" + row["run"])
             group.attrs["setting"] = row["setting"]
-            for name in ("epoch", "loss", "perplexity", "seconds", "codec_loss",
-                         "codec_perplexity", "exact_match", "codec_exact_match"):
+            for name in ("epoch", "loss", "perplexity", "accuracy", "seconds", "codec_loss",
+                         "codec_perplexity", "codec_accuracy", "exact_match",
+                         "codec_exact_match"):
                 if name in run.evaluations:
                     group[name] = run.evaluations[name]
             group["wire_bytes"] = bytes_at_evaluations(run)
@@ -239,25 +284,70 @@ def table_of(study, rows):
     return lines
 
 
+def percent_of(rows, column):
+    """Mean and deviation of shares, in percent."""
+    shares = [{column: 100 * row[column]} for row in rows]
+    return with_spread(shares, column, "{:.1f}")
+
+
+def figure_cell(form, value):
+    return "-" if math.isnan(value) else form.format(value)
+
+
+def table_of_images(study, rows):
+    groups = groups_of(rows)
+    header = ["setting", "stages", "seeds", "accuracy [%]", f"to {study.baseline}", "through codec",
+              f"to {study.baseline}", "best", "error forward", "backward", "bits forward",
+              "backward", "on the wire", "seconds"]
+    lines = head_of_table(study, header)
+    for key, group in groups:
+        base = dict(groups).get((key[0], key[1], study.baseline))
+        cells = [key[2], str(key[1]), str(len(group))]
+        for column in ("accuracy", "codec_accuracy"):
+            change = 100 * (mean(group, column) - mean(base, "accuracy")) if base else NAN
+            known = not math.isnan(mean(group, column))
+            cells += [percent_of(group, column) if known else "-", figure_cell("{:+.1f}", change)]
+        cells += [figure_cell("{:.1f}", 100 * mean(group, "best_accuracy")),
+                  *(figure_cell("{:.3f}", mean(group, d + "_error")) for d in DIRECTIONS),
+                  *(figure_cell("{:.2f}", mean(group, d + "_bits")) for d in DIRECTIONS),
+                  bytes_text(mean(group, "wire_bytes")), f"{mean(group, 'seconds'):.1f}"]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def claim_figures(study, claim, better, worse):
+    """What a claim's two settings lose to each other, and text about it: perplexities in percent of
+    the other one, accuracies in points."""
+    (_, column), (_, other_column) = (measured(claim[key], study.metric)
+                                      for key in ("better", "than"))
+    p, q = mean(better, column), mean(worse, other_column)
+    if study.data == "images":
+        lost, unit = 100 * (q - p), "points"
+        texts, change = (percent_of(better, column), percent_of(worse, other_column)), -lost
+    else:
+        lost = change = 100 * (p / q - 1)
+        unit = "%"
+        texts = with_spread(better, column, "{:.3f}"), with_spread(worse, other_column, "{:.3f}")
+    return lost, (f"{claim['better']} {texts[0]}, {claim['than']} {texts[1]} "
+                  f"({change:+.2f} {unit})")
+
+
 def claim_lines(study, rows):
-    """Whether what a paper found was found here: for each claim, in perplexity, that one setting is
-    at least `by` percent better than another, or within `within` percent of it; NAME:codec is a
-    setting's perplexity through the codec."""
-    lines = ["", "| finding | here | figures (perplexity) |", "|---|---|---|"] if study.claims else []
+    """Whether what a paper found was found here: for each claim that one setting is at least `by`
+    percent (of perplexity) or points (of accuracy) better than another, or within `within` of it;
+    NAME:codec is a setting's metric through the codec."""
+    lines = ["", f"| finding | here | figures ({study.metric}) |", "|---|---|---|"]
+    if not study.claims:
+        return []
     for claim in study.claims:
-        (setting, column), (other, other_column) = measured(claim["better"]), measured(claim["than"])
-        better = [row for row in rows if row["setting"] == setting]
-        worse = [row for row in rows if row["setting"] == other]
+        better, worse = ([row for row in rows if row["setting"] == measured(claim[key])[0]]
+                         for key in ("better", "than"))
         if not better or not worse:
             verdict, figures = "not run", ""
         else:
-            p, q = mean(better, column), mean(worse, other_column)
-            change = 100 * (p / q - 1)
-            holds = change <= claim["within"] if "within" in claim else -change >= claim["by"]
+            lost, figures = claim_figures(study, claim, better, worse)
+            holds = lost <= claim["within"] if "within" in claim else -lost >= claim["by"]
             verdict = "agrees" if holds else "does not agree"
-            figures = (f"{claim['better']} {with_spread(better, column, '{:.3f}')}, "
-                       f"{claim['than']} {with_spread(worse, other_column, '{:.3f}')} "
-                       f"({change:+.2f} %)")
         lines.append(f"| {claim['finding']} | {verdict} | {figures} |")
     return lines
 
@@ -356,7 +446,8 @@ def plot_exact_match(path, study, rows):
 
 
 def plot_links(path, study, rows):
-    """Sequences per second by link, a bar a setting."""
+    """Sequences or images per second by link, a bar a setting."""
+    rate = "images_per_second" if study.data == "images" else "sequences_per_second"
     links = list(dict.fromkeys(row["matrix_bandwidth"] for row in rows))
     stages = list(dict.fromkeys(row["stages"] for row in rows))
     groups = dict(groups_of(rows))
@@ -365,12 +456,12 @@ def plot_links(path, study, rows):
                                 constrained_layout=True)
     for axes, count in zip(grid[:, 0], stages):
         for i, setting in enumerate(study.settings):
-            heights = [mean(groups[link, count, setting], "sequences_per_second")
+            heights = [mean(groups[link, count, setting], rate)
                        if (link, count, setting) in groups else NAN for link in links]
             axes.bar(np.arange(len(links)) + i * width, heights, width, label=setting)
         axes.set_xticks(np.arange(len(links)) + 0.4 - width / 2)
         axes.set_xticklabels([link or "no link" for link in links])
-        axes.set_ylabel(f"sequences/s, {count} stages")
+        axes.set_ylabel(f"{rate.split('_')[0]}/s, {count} stages")
         axes.grid(axis="y", alpha=0.3)
     grid[0, 0].legend(frameon=False, fontsize=8, ncol=6, loc="lower center",
                       bbox_to_anchor=(0.5, 1.0))
@@ -378,13 +469,18 @@ def plot_links(path, study, rows):
     plt.close(figure)
 
 
-def read_rows(study_runs, output):
-    """Rows and runs that finished; prints the names of the others."""
+def channels_of(output):
+    """Channels of the model that all runs of a study of texts start from."""
     config = output / "pretrain" / "model" / "config.json"
     if not config.is_file():
         raise RunError(f"{config}: no such file; nothing was run here yet")
     settings = json.loads(config.read_text(encoding="utf-8"))
-    channels = settings.get("n_embd", settings.get("hidden_size"))
+    return settings.get("n_embd", settings.get("hidden_size"))
+
+
+def read_rows(study, study_runs, output):
+    """Rows and runs that finished; prints the names of the others."""
+    channels = channels_of(output) if study.data == "text" else None
     rows, runs = [], []
     for study_run in study_runs:
         try:
@@ -395,8 +491,9 @@ def read_rows(study_runs, output):
         if run.status != "finished" or not run.length:
             print(f"left out: {study_run.name}: {run.status}")
             continue
-        rows.append({**row_of(study_run, run, channels), "run": study_run.name,
-                     "matrix_bandwidth": study_run.bandwidth})
+        row = (row_of(study_run, run, channels) if study.data == "text"
+               else row_of_images(study_run, run))
+        rows.append({**row, "run": study_run.name, "matrix_bandwidth": study_run.bandwidth})
         runs.append(run)
     if not rows:
         raise RunError(f"{output}: no finished run")
@@ -406,11 +503,15 @@ def read_rows(study_runs, output):
 def summarise(study, study_runs, output):
     """Writes summary.csv, summary.h5, table.md, curves.png and, with several links, links.png; of a
     study with jobs exact_match.png instead of the curves."""
-    rows, runs = read_rows(study_runs, output)
+    rows, runs = read_rows(study, study_runs, output)
     fill_speedups(rows, study.baseline)
+    if study.data == "images":
+        fill_bits(rows, study.baseline)
     write_csv(output / "summary.csv", study, rows)
     write_hdf5(output / "summary.h5", study, rows, runs)
-    lines = (table_of_jobs if study.texts else table_of)(study, rows) + claim_lines(study, rows)
+    table = (table_of_images if study.data == "images" else table_of_jobs if study.texts
+             else table_of)
+    lines = table(study, rows) + claim_lines(study, rows)
     (output / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))
     picture = "exact_match.png" if study.texts else "curves.png"

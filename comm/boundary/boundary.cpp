@@ -86,9 +86,8 @@ CodecSizes sizes_of(const BoundaryEndPlan& plan) {
   const std::lock_guard lock(mutex);
   for (const Known& known : all)
     if (known.settings == plan.codec.settings && known.storage == plan.codec.storage &&
-        known.training == plan.codec.training && known.shape.side == shape.side &&
-        known.shape.max_samples == shape.max_samples && known.shape.tokens == shape.tokens &&
-        known.shape.channels == shape.channels && known.evaluation == plan.evaluation)
+        known.training == plan.codec.training && known.shape == shape &&
+        known.evaluation == plan.evaluation)
       return known.sizes;
   if (all.size() == kMost) all.pop_front();
   return all

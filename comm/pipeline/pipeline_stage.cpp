@@ -13,6 +13,7 @@
 #include "core/base/error.hpp"
 #include "core/base/observe/trace.hpp"
 #include "core/base/parallel/floating_point.hpp"
+#include "core/data/image_view.hpp"
 #include "core/kernels/layers/embedding.hpp"
 #include "core/kernels/sample_rows.hpp"
 
@@ -75,6 +76,7 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
       in_flight_(options.pipeline.in_flight),
       embedding_is_remote_(embedding_ && embedding_->lends_rows() && place_.stages > 1),
       replica_settings_(options.replicas),
+      moves_(options.moves),
       sum_(std::make_unique<ReduceScatterSum>(
           progress_,
           ReduceScatterSum::Place{place_.stage, grid_.stage_comm(local), rank.links.to_replicas()},
@@ -265,17 +267,34 @@ void PipelineStage::receive_padded(int micro_batch, const MatrixRef<float>& x,
   copy_sample_rows<float>(exec(), samples, all, shape_.tokens, x, tokens);
 }
 
+std::vector<RowView> PipelineStage::views(std::span<const std::uint64_t> ids,
+                                          const RowGrid& grid) const {
+  std::vector<RowView> views;
+  if (!moves_.has_any() || !grid.has_places() || !step_.training) return views;
+  for (const std::uint64_t id : ids) {
+    const ImageView view = draw_view(step_.seed, static_cast<std::uint64_t>(step_.epoch), id,
+                                     moves_.padding, moves_.flips);
+    // Without flips the memory's frame turns with the image, and crops of it go the other way.
+    if (moves_.by == MovedBy::crops && view.flipped)
+      views.push_back(row_view(grid, view.dy, -view.dx, false));
+    else
+      views.push_back(row_view(grid, view.dy, view.dx, view.flipped));
+  }
+  return views;
+}
+
 Crossing& PipelineStage::crossing(int index, CrossingKind kind, int boundary) {
   Crossing& c = micro_batches_[index];
   c.kind = kind;
   c.boundary = static_cast<std::uint32_t>(boundary);
   c.scale = kind == CrossingKind::gradient ? loss_scale_ : 1;
-  const int tokens = (boundary == place_.stage ? output_shape_ : input_shape_).tokens;
+  const BoundaryShape& shape = boundary == place_.stage ? output_shape_ : input_shape_;
   const std::span<const int> valid = samples_.lengths(index, c.samples());
-  if (tokens == shape_.tokens)
+  if (shape.tokens == shape_.tokens)
     c.tokens.assign(valid.begin(), valid.end());
   else
-    c.tokens.assign(c.samples(), tokens);
+    c.tokens.assign(c.samples(), shape.tokens);
+  c.views = views(c.sample_ids, shape.grid);
   return c;
 }
 

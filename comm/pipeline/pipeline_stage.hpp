@@ -131,6 +131,8 @@ class PipelineStage final : public InstructionHandler {
   /// Calls receive(rows) for the same and copies the micro-batch's own rows to x.
   template <class Receive>
   void receive_padded(int micro_batch, const MatrixRef<float>& x, const Receive& receive);
+  /// Returns the views of the samples' images at this step, in the places of a boundary.
+  std::vector<RowView> views(std::span<const std::uint64_t> ids, const RowGrid& grid) const;
   /// Returns the micro-batch's crossing of a boundary; valid until its next one.
   Crossing& crossing(int index, CrossingKind kind, int boundary);
   void about_to(const Instruction& instruction) override;
@@ -176,6 +178,7 @@ class PipelineStage final : public InstructionHandler {
   std::optional<BoundarySender> send_forward_, send_backward_;
   std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
   const ReplicaSettings replica_settings_;
+  const MemoryMoves moves_;
   std::unique_ptr<ReplicaSum> sum_;         ///< of gradients over replicas
   std::unique_ptr<ReplicaSum> moment_sum_;  ///< null: moments are never summed
   std::vector<SumBucket> moment_buckets_;   ///< of moment_sum_

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -62,6 +63,23 @@ struct RateSettings {
   bool operator==(const RateSettings&) const = default;
 };
 
+/// Parts of an image's view that move the memories of its sample.
+enum class MovedBy { nothing, crops, crops_and_flips };
+/// Names of MovedBy in decks, in its order.
+inline constexpr std::array<const char*, 3> kMovedByNames = {"none", "crops", "crops_and_flips"};
+
+/// Moves of memories by the views that training draws of images (ImageSettings).
+struct MemoryMoves {
+  MovedBy by = MovedBy::nothing;
+  int padding = 0;     ///< pixels
+  bool flips = false;  ///< half of the views are flipped
+
+  bool has_any() const {
+    return (by != MovedBy::nothing && padding > 0) || (by == MovedBy::crops_and_flips && flips);
+  }
+  bool operator==(const MemoryMoves&) const = default;
+};
+
 /// Everything that a pipeline is built from, except its model and data.
 struct PipelineOptions {
   PipelineSettings pipeline;
@@ -69,6 +87,7 @@ struct PipelineOptions {
   RateSettings forward_rate, backward_rate;
   EvaluationSettings evaluation;
   CacheSettings cache;
+  MemoryMoves moves;
   CacheGenerations generations;
   NetworkSettings network;
   ReplicaSettings replicas;

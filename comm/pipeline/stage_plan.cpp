@@ -143,6 +143,7 @@ StagePlan plan_stage(const PipelineOptions& options, const PipelineShape& shape,
     BoundaryEndPlan e;
     e.codec.settings = backward ? options.backward : options.forward;
     e.codec.shape = {shape.samples, crosses.tokens, crosses.channels};
+    if (options.moves.has_any()) e.codec.shape.grid = crosses.grid;
     e.codec.storage = options.cache.storage;
     e.codec.training = shape.training;
     e.memory = memory;

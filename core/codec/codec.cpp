@@ -76,9 +76,12 @@ std::unique_ptr<Codec> make_codec(const CodecSettings& settings, const CodecShap
   check(settings, shape);
   // Errors of gradients are too small for fp16.
   if (has_feedback(settings) && storage == MemoryStorage::fp16) storage = MemoryStorage::bf16;
-  auto main = make_without_warmup(settings, shape, storage);
-  if (settings.warmup_epochs == 0 || settings.kind == CodecKind::none) return main;
-  return codec::make_warmup(settings, shape, storage, std::move(main));
+  auto made = make_without_warmup(settings, shape, storage);
+  if (settings.warmup_epochs > 0 && settings.kind != CodecKind::none)
+    made = codec::make_warmup(settings, shape, storage, std::move(made));
+  if (shape.grid.has_places() && has_memory_of_samples(settings))
+    made = codec::make_moved_memory(shape, storage, std::move(made));
+  return made;
 }
 
 }  // namespace deltapipe

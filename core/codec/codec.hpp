@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "core/base/parallel/views.hpp"
+#include "core/base/row_grid.hpp"
 #include "core/codec/crossing.hpp"
 #include "core/codec/settings.hpp"
 #include "core/codec/wire/records.hpp"
@@ -27,9 +28,13 @@ struct CodecShape {
   /// A codec of one end holds what that end uses: the sender's only encodes, the receiver's only
   /// decodes. None: it does both.
   std::optional<BoundarySide> side = {};
+  /// Places of the T rows in the samples' images. With places, records of samples move with the
+  /// views of the images (Crossing::views).
+  RowGrid grid = {};
 
   bool encodes() const { return side != BoundarySide::receiver; }
   bool decodes() const { return side != BoundarySide::sender; }
+  bool operator==(const CodecShape&) const = default;
 };
 
 /// Sums over the valid elements of what was encoded.

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/base/row_grid.hpp"
+
 namespace deltapipe {
 
 /// The kind of values. The numbers are those of the wire.
@@ -51,6 +53,9 @@ struct Crossing {
   /// Crossings of the sample before this one; 0: first visit. An end of a boundary fills them in
   /// from its records; zeros where it keeps none.
   std::vector<std::uint32_t> visits;
+  /// Views of the samples' images at this crossing, for codecs whose records move with them
+  /// (CodecShape::grid). Others ignore them.
+  std::vector<RowView> views;
 
   Direction direction() const { return direction_of(kind); }
   std::size_t samples() const { return sample_ids.size(); }

@@ -120,6 +120,11 @@ inline bool has_memory(const CodecSettings& codec) {
   return sends_changes(codec) || has_feedback(codec);
 }
 
+/// True if an end of a boundary keeps a record for each sample.
+inline bool has_memory_of_samples(const CodecSettings& codec) {
+  return has_memory(codec) && !has_feedback_of_positions(codec);
+}
+
 /// True if both ends keep the same memory of each sample.
 inline bool has_shared_memory(const CodecSettings& codec) {
   return has_memory(codec) && (!codec.error_feedback || codec.feedback_kind == FeedbackKind::ef21);

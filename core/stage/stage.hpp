@@ -9,6 +9,7 @@
 
 #include "core/base/numeric/precision.hpp"
 #include "core/base/observe/memory_ledger.hpp"
+#include "core/base/row_grid.hpp"
 #include "core/base/sample_fields.hpp"
 #include "core/base/state/state.hpp"
 #include "core/stage/parameters.hpp"
@@ -71,6 +72,7 @@ struct StageCapacity {
 struct BoundaryShape {
   int tokens = 0;
   int channels = 0;
+  RowGrid grid = {};  ///< places of the rows in the sample's image, if they have places
   bool operator==(const BoundaryShape&) const = default;
 };
 

@@ -14,9 +14,12 @@ void PixelInput<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Real
 }
 
 template <class Real>
-BoundaryShape ConvolutionStem<Real>::output_shape(const BoundaryShape&) const {
+BoundaryShape ConvolutionStem<Real>::output_shape(const BoundaryShape& input) const {
   const ConvolutionShape& shape = convolution_.shape();
-  return {pools_ ? pooling_after(shape).output_rows() : shape.output_rows(), shape.outputs};
+  const ImageShape output = pools_ ? pooling_after(shape).output() : shape.output();
+  const int stride = shape.stride * (pools_ ? pooling_after(shape).stride : 1);
+  return {output.height * output.width, output.channels,
+          input.grid.coarser(output.height, output.width, stride)};
 }
 
 template <class Real>

@@ -19,9 +19,12 @@ ResidualBlock<Real>::ResidualBlock(ParameterArena<Real>& parameters, const std::
 }
 
 template <class Real>
-BoundaryShape ResidualBlock<Real>::output_shape(const BoundaryShape&) const {
-  const ConvolutionShape& last = path_.back().shape();
-  return {last.output_rows(), last.outputs};
+BoundaryShape ResidualBlock<Real>::output_shape(const BoundaryShape& input) const {
+  const ImageShape output = path_.back().shape().output();
+  int stride = 1;
+  for (const auto& convolution : path_) stride *= convolution.shape().stride;
+  return {output.height * output.width, output.channels,
+          input.grid.coarser(output.height, output.width, stride)};
 }
 
 template <class Real>

@@ -9,8 +9,16 @@ namespace deltapipe {
 
 namespace {
 
-BoundaryShape boundary_of(const ImageShape& shape) {
-  return {shape.height * shape.width, shape.channels};
+/// Returns the shape of what enters a stage. Rows lie over every `stride`th pixel, from the first
+/// one on, because convolutions pad their input by half a kernel.
+BoundaryShape input_of(const ResnetConfig& config, const StagePart& part) {
+  const std::vector<ResidualShape> blocks = config.block_shapes();
+  const ImageShape shape = part.first ? config.image : blocks[part.first_block].input;
+  int stride = part.first ? 1 : config.stem.stride * (config.stem.pools ? 2 : 1);
+  for (int i = 0; i < part.first_block; ++i) stride *= blocks[i].stride;
+  return {shape.height * shape.width,
+          shape.channels,
+          {.height = shape.height, .width = shape.width, .stride = stride}};
 }
 
 /// Declares the parameters and returns what the stage consists of.
@@ -18,8 +26,7 @@ template <class Real>
 StageParts<Real> make_parts(const ResnetConfig& config, const StagePart& part,
                             ParameterArena<Real>& parameters) {
   const std::vector<ResidualShape> shapes = config.block_shapes();
-  const BoundaryShape input =
-      boundary_of(part.first ? config.image : shapes[part.first_block].input);
+  const BoundaryShape input = input_of(config, part);
   StageParts<Real> parts;
   parts.input_shape = [input](int) { return input; };
   int bucket = 0;

@@ -33,7 +33,14 @@ StageParts<Real> make_parts(const VitConfig& config, const StagePart& part,
                             ParameterArena<Real>& parameters) {
   const int channels = config.channels;
   StageParts<Real> parts;
-  parts.input_shape = [channels](int tokens) { return BoundaryShape{tokens, channels}; };
+  // Places are patches, after the class token.
+  const RowGrid grid = {.leading = 1,
+                        .height = config.image.height / config.patch,
+                        .width = config.image.width / config.patch,
+                        .stride = config.patch};
+  parts.input_shape = [channels, grid](int tokens) {
+    return BoundaryShape{tokens, channels, grid};
+  };
   parts.longest = config.tokens();
   int bucket = 0;
   if (part.first)

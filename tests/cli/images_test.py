@@ -161,6 +161,52 @@ print(json.dumps(logits.softmax(-1).tolist()))
                 "training.optimizer.name must not change at a restart")
         self.check_restart(deck, change)
 
+    @classmethod
+    def moving(cls, **sections):
+        """A deck whose memories in both directions move, and are compared at each visit."""
+        deck = support.merged(cls.deck(
+            boundary={"move_memories": "crops_and_flips"},
+            boundary__forward={"codec": "aqsgd_topk", "topk": 0.1},
+            boundary__backward={"codec": "topk", "topk": 0.3},
+            boundary__backward__feedback={"kind": "ef21"}, cache={"verify_every": 1},
+            data__images={"padding": 2}, output={"log_every": 5}))
+        return support.merged(
+            deck, {name.replace("__", "."): keys for name, keys in sections.items()})
+
+    def test_memories_move_with_images(self):
+        deck = self.moving(pipeline={"stages": 2}, training={"steps": 120})
+        moved = self.train(deck, "moved", 2)
+        spilled = self.train(deck, "spilled", 2, ["cache.budget=\"1 MiB\"", "cache.prefetch=1"])
+        self.assertEqual(moved.losses.tobytes(), spilled.losses.tobytes())
+        self.assertEqual(self.model_bytes("moved"), self.model_bytes("spilled"))
+        crops = self.train(deck, "crops", 2, ["boundary.move_memories=crops"])
+        kept = self.train(deck, "kept", 2, ["boundary.move_memories=none"])
+        for run in (crops, kept):
+            np.testing.assert_array_equal(moved.losses[:40], run.losses[:40])  # first visits
+            self.assertFalse((moved.losses[41:] == run.losses[41:]).any())
+        self.assertFalse((crops.losses[41:] == kept.losses[41:]).any())
+
+    def test_memories_move_over_more_stages(self):
+        for stages, schedule in ((3, "zb-h1"), (4, "gpipe")):
+            run = self.train(self.moving(pipeline={"stages": stages, "schedule": schedule},
+                                         training={"steps": 50}), f"moved{stages}", stages)
+            self.assertTrue(np.isfinite(run.losses).all())
+        for kind in ("ef", "mixed"):
+            self.train(self.moving(pipeline={"stages": 2}, training={"steps": 50},
+                                   boundary__forward={"codec": "aqsgd", "warmup_epochs": 1},
+                                   boundary__backward__feedback={"kind": kind}), kind, 2)
+
+    def test_a_restart_with_moved_memories_goes_on_with_the_same_bits(self):
+        deck = self.moving(pipeline={"stages": 2}, training={"steps": 100},
+                           checkpoint={"every_steps": 45}, output={"overwrite": False})
+
+        def change(output):
+            self.assert_stops(
+                support.run(["train", self.deck_file(deck), f"output.directory={output}",
+                             "boundary.move_memories=none"], 2),
+                "boundary.move_memories must not change at a restart")
+        self.check_restart(deck, change)
+
     def test_replicas(self):
         deck = self.deck(pipeline={"stages": 2, "replicas": 2}, training={"steps": 120})
         run = self.train(deck, "replicas", 4)
@@ -442,6 +488,15 @@ class Resnet(Images):
         np.testing.assert_array_equal(values(frozen, "weight"), 1)
         self.assertFalse((values(other, "weight") == 1).any())
         self.assertFalse((values(frozen, "running_mean") == 0).any())
+
+    def test_moved_memories_are_nearer(self):
+        """Changes of a network that hardly learns are those of the views."""
+        deck = self.moving(pipeline={"stages": 2, "partition": [1, 3]}, training={"steps": 80},
+                           training__optimizer={"learning_rate": 1e-6},
+                           data__images={"padding": 1, "flip": False})
+        errors = [np.nanmean(self.train(deck, moves, 2, [f"boundary.move_memories={moves}"])
+                             .steps["forward_error"][40:]) for moves in ("crops", "none")]
+        self.assertLess(errors[0], 0.8 * errors[1])
 
     def test_replicas(self):
         self.assert_stops(

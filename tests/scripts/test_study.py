@@ -69,6 +69,11 @@ with h5py.File(output / "run.h5", "r+") as file:
     file.attrs["deck"] = f'[network]\\nbandwidth = ["{{link}}"]' if link else ""
     if "evaluation.prompts" in deck:
         file["evaluations/exact_match"] = [0.0, 0.8 if half else float(deck["training.epochs"]) / 2]
+    if pathlib.Path(arguments[0]).stem == "images":
+        file.attrs["metrics"] = ["accuracy"]
+        last = 0.8 if half else 0.75
+        file["evaluations/accuracy"] = [0.5, last]
+        file["evaluations/codec_accuracy"] = [0.4, last - 0.2]
     if half:
         file["steps/forward_bytes"][...] = file["steps/forward_bytes"][...] // 2
 """
@@ -90,12 +95,13 @@ class StudyTest(unittest.TestCase):
         for name in ("a.txt", "b.txt"):
             (self.directory / name).write_text("text")
 
-    def run_study(self, *arguments, status=0, study=None, **environment):
+    def run_study(self, *arguments, status=0, study=None, texts=True, **environment):
+        names = ["--pretrain-text", self.directory / "a.txt", "--fine-tune-text",
+                 self.directory / "b.txt"] if texts else []
         result = subprocess.run(
             [sys.executable, SCRIPTS / "study.py", str(study or self.study), "--output",
-             self.output, "--program", self.program, "--launcher", str(self.program),
-             "--pretrain-text", self.directory / "a.txt", "--fine-tune-text",
-             self.directory / "b.txt", *map(str, arguments)],
+             self.output, "--program", self.program, "--launcher", str(self.program), *names,
+             *map(str, arguments)],
             capture_output=True, text=True, timeout=120,
             env={**os.environ, "CALLS": str(self.calls), **environment})
         self.assertEqual(result.returncode, status, result.stderr + result.stdout)
@@ -291,6 +297,38 @@ class StudyTest(unittest.TestCase):
                 self.assertNotIn(question[:-1], seen)
                 self.assertLess(len(row["prompt"] + row["answer"]), 127)
 
+    IMAGES = STUDY.replace("communication_ratio = 7.0", 'data = "images"').replace(
+        "within = 1.0", "within = 10.0").replace("by = 1.0", "by = 10.0").replace(
+        '"training.epochs" = 2', '"training.epochs" = 2\n"evaluation.boundary" = "both"')
+
+    def test_images(self):
+        """Nothing is pretrained; accuracies instead of perplexities, bits from the baseline."""
+        self.study.write_text(self.IMAGES)
+        text = self.run_study(texts=False)
+        names = {pathlib.Path(deck["output.directory"]).name for _, deck in self.decks()}
+        self.assertEqual(len(names), 8)
+        self.assertNotIn("pretrain", names)
+        rows = self.rows()
+        self.assertEqual(list(rows[0])[:4], ["setting", "stages", "accuracy", "codec_accuracy"])
+        for row in rows:
+            half = row["setting"] == "half"
+            self.assertAlmostEqual(float(row["accuracy"]), 0.8 if half else 0.75)
+            self.assertAlmostEqual(float(row["codec_accuracy"]), 0.6 if half else 0.55)
+            self.assertAlmostEqual(float(row["best_accuracy"]), 0.8 if half else 0.75)
+            self.assertAlmostEqual(float(row["forward_bits"]), 16 if half else 32)
+            self.assertAlmostEqual(float(row["forward_error"]), 0.125)
+        self.assertIn("| half | 2 | 2 | 80.0 ± 0.0 | +5.0 | 60.0 ± 0.0 | -15.0 | 80.0 |", text)
+        self.assertIn("| as good | agrees | half 80.0 ± 0.0, none 75.0 ± 0.0 (+5.00 points) |",
+                      text)
+        self.assertIn("| better | does not agree |", text)
+        with h5py.File(self.output / "summary.h5") as file:
+            self.assertEqual(file["curves/half-k2-seed1/accuracy"][()].tolist(), [0.5, 0.8])
+        self.run_study("--run", 0, texts=False)
+        self.assertIn("is a study of images", self.run_study(status=1))
+        for key in ('texts = "make_exercises.py"', "communication_ratio = 7.0"):
+            self.study.write_text(self.IMAGES.replace('data = "images"', f'data = "images"\n{key}'))
+            self.assertIn("is for studies of texts", self.run_study("--list", status=1))
+
     def test_mistakes(self):
         for old, new, message in (("title", "titel", "unknown key 'titel'"),
                                   ("stages", "stage", "unknown key 'matrix.stage'"),
@@ -304,6 +342,7 @@ class StudyTest(unittest.TestCase):
                                   ("by = 1.0", "by = 1.0, within = 2.0", "one of by and within"),
                                   ('than = "none"', 'than = "nine"', "unknown setting 'nine'"),
                                   ('than = "none"', 'than = "none:wire"', "nor NAME:codec"),
+                                  ("[deck]", "data = 1\n[deck]", "data is one of text, images"),
                                   ("[deck]", "[deck", "test.toml")):
             self.study.write_text(STUDY.replace(old, new, 1))
             self.assertIn(message, self.run_study("--list", status=1))

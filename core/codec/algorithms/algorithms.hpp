@@ -4,7 +4,7 @@
 //   x_hat = base + Q(x - base);  keep(x_hat)
 //
 // with a base (zero or the sample's memory), a quantiser Q with a wire format, and what each end
-// keeps of the sample. make_codec() checks settings and adds the warm-up.
+// keeps of the sample. make_codec() checks settings and adds the warm-up and the moves of memories.
 #pragma once
 
 #include <memory>
@@ -42,5 +42,9 @@ std::unique_ptr<Codec> make_ef21(const CodecSettings& settings, const CodecShape
 /// warmup.cpp: `main` after settings.warmup_epochs epochs of fp32.
 std::unique_ptr<Codec> make_warmup(const CodecSettings& settings, const CodecShape& shape,
                                    MemoryStorage storage, std::unique_ptr<Codec> main);
+
+/// moved_memory.cpp: `main`, whose records are moved by Crossing::views over shape.grid.
+std::unique_ptr<Codec> make_moved_memory(const CodecShape& shape, MemoryStorage storage,
+                                         std::unique_ptr<Codec> main);
 
 }  // namespace deltapipe::codec

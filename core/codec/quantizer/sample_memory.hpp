@@ -30,12 +30,17 @@ struct MemoryRow {
   }
 };
 
+/// Bytes of a row in a record, which is the first parts of its T rows and then their second parts.
+struct RowParts {
+  std::size_t first = 0, second = 0;
+};
+
 /// No bound is known.
 inline constexpr float kUnbounded = std::numeric_limits<float>::infinity();
 
 /// store: the row := x, which is finite, in storage precision; magnitudes above kMost become kMost.
 /// load: work := the row. codes: a buffer of 8*lanes bytes. bound: no magnitude in the row is
-/// larger.
+/// larger. Zero bytes are a row of zeros.
 template <MemoryStorage storage>
 struct Memory;
 
@@ -45,6 +50,7 @@ struct Memory<MemoryStorage::fp32> {
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{4} * tokens * channels;
   }
+  static RowParts row_parts(int channels) { return {bytes(1, channels), 0}; }
   KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow&) { return kUnbounded; }
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
@@ -64,6 +70,7 @@ struct Memory<MemoryStorage::fp16> {
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{2} * tokens * channels;
   }
+  static RowParts row_parts(int channels) { return {bytes(1, channels), 0}; }
   KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow&) { return kMaxHalf; }
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
@@ -81,6 +88,7 @@ struct Memory<MemoryStorage::bf16> {
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return std::size_t{2} * tokens * channels;
   }
+  static RowParts row_parts(int channels) { return {bytes(1, channels), 0}; }
   KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow&) { return kUnbounded; }
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
@@ -108,6 +116,9 @@ struct PackedMemory {
   }
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int tokens, int channels) {
     return (std::size_t{2} * tiles(channels) + packed_bytes(bits, channels)) * tokens;
+  }
+  static RowParts row_parts(int channels) {
+    return {std::size_t{2} * tiles(channels), packed_bytes(bits, channels)};
   }
   KOKKOS_INLINE_FUNCTION static std::uint16_t* steps(const MemoryRow& row) {
     return reinterpret_cast<std::uint16_t*>(row.record) +

@@ -104,25 +104,6 @@ const char* name_of(CodecKind kind) {
   return kCodecKindNames[static_cast<std::size_t>(kind)];
 }
 
-SampleTable::SampleTable(int max_samples)
-    : max_samples_(max_samples),
-      entries_(uninitialized("deltapipe::Codec::samples"), kSlots * max_samples),
-      staging_(Kokkos::create_mirror_view(StagingSpace(), entries_)) {}
-
-const SampleEntry* SampleTable::upload(const ExecSpace& exec,
-                                       const std::vector<SampleEntry>& entries) {
-  const std::size_t first = static_cast<std::size_t>(next_) * max_samples_;
-  if (users_[next_]) users_[next_]->fence();
-  users_[next_] = exec;
-  next_ = (next_ + 1) % kSlots;
-  std::copy(entries.begin(), entries.end(), staging_.data() + first);
-  if constexpr (!std::is_same_v<MemSpace, StagingSpace>) {
-    const auto range = Kokkos::make_pair(first, first + entries.size());
-    Kokkos::deep_copy(exec, Kokkos::subview(entries_, range), Kokkos::subview(staging_, range));
-  }
-  return entries_.data() + first;
-}
-
 RowCodec::RowCodec(const CodecShape& shape, std::uint32_t id)
     : shape_(shape),
       id_(id),

@@ -3,14 +3,13 @@
 // error sums.
 #pragma once
 
-#include <array>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/observe/memory_ledger.hpp"
 #include "core/base/parallel/row.hpp"
 #include "core/codec/codec.hpp"
+#include "core/codec/rows/sample_table.hpp"
 
 namespace deltapipe::codec {
 
@@ -29,24 +28,6 @@ struct SampleEntry {
   std::uint64_t payload;  ///< offset into the payload
   std::int32_t tokens;
   std::int32_t format;  ///< index into the codec's row formats
-};
-
-/// Per-sample entries in device memory. The host writes them without waiting for the device until
-/// kSlots uploads are under way.
-class SampleTable {
- public:
-  explicit SampleTable(int max_samples);
-  /// Valid for kernels launched on exec until kSlots more uploads.
-  const SampleEntry* upload(const ExecSpace& exec, const std::vector<SampleEntry>& entries);
-  std::size_t memory_bytes() const { return bytes_of_view(entries_); }
-
- private:
-  static constexpr int kSlots = 4;
-  int max_samples_;
-  int next_ = 0;
-  std::array<std::optional<ExecSpace>, kSlots> users_;
-  Vector<SampleEntry> entries_;
-  HostVector<SampleEntry> staging_;  ///< entries_ itself where the device is the host
 };
 
 /// Basis of a step for all rows of a message: of a row's changes, the root mean square
@@ -162,7 +143,7 @@ class RowCodec : public Codec {
   const std::uint32_t id_;
   bool measure_ = false;
   const Crossing* crossing_ = nullptr;
-  SampleTable table_;
+  SampleTable<SampleEntry> table_;
   std::vector<SampleEntry> entries_;
   Vector<RowSums> sums_N_;
   HostVector<RowSums> host_sums_N_;

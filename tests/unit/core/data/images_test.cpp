@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "core/base/row_grid.hpp"
 #include "tests/unit/core/files/files_support.hpp"
 
 using namespace deltapipe;
@@ -204,6 +205,13 @@ TEST_CASE("Training sees crops and flips, evaluations the image", "[data][images
         CHECK(seen[static_cast<std::size_t>(4 * y + x)] ==
               (inside ? plain[static_cast<std::size_t>(4 * from_y + from_x)] : 0));
       }
+    const RowGrid grid = {.height = 3, .width = 4, .stride = 1};
+    const RowView rows = row_view(grid, view.dy, view.dx, view.flipped);
+    for (int row = 0; row < grid.rows(); ++row) {
+      const int from = row_in_image(grid, rows, row);
+      CHECK(seen[static_cast<std::size_t>(row)] ==
+            (from == kNoRow ? 0 : plain[static_cast<std::size_t>(from)]));
+    }
     flipped += view.flipped ? 1 : 0;
   }
   CHECK(padded > 0);
