@@ -299,7 +299,11 @@ class GatheredReader final : public StateReader {
     for (const auto& [name, file] : items_) names.push_back(name);
     return names;
   }
-  StateItem item(const std::string& name) override { return items_.at(name)->find(name); }
+  StateItem item(const std::string& name) override {
+    StateFileReader& file = *items_.at(name);
+    file.allow_again(name);  // whether it may be read again is decided by this reader
+    return file.find(name);
+  }
   void open_item(const StateItem& item) override {
     throw_if_interrupted();
     source_ = items_.at(item.name);

@@ -6,7 +6,6 @@
 #include <bit>
 #include <map>
 #include <mutex>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -232,7 +231,8 @@ Program training_program(const Schedule& schedule, std::span<const ScheduleShape
   for (const Pass& pass : schedule.passes(stages.front()))
     write_pass(schedule, stages[pass.local], pass, slots[pass.local], writers[pass.local]);
   for (Writer& writer : writers) writer.finish_gradients();
-  for (Writer& writer : std::views::reverse(writers)) writer.sum_common_gradient();
+  for (auto writer = writers.rbegin(); writer != writers.rend(); ++writer)
+    writer->sum_common_gradient();
   for (Writer& writer : writers) writer.finish_reductions();
   writers.front().update();
   for (Writer& writer : writers) writer.pass_on_common_values();
