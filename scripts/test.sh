@@ -3,7 +3,6 @@
 # Everything that has to hold: packages, build with warnings as errors, all tests, style checks, and
 # the unit and MPI tests again under the address and undefined-behaviour sanitizers.
 # The last line is "N passed, N failed"; exit status 0 only if none failed.
-# The second build fills the time in which the first one's tests wait for processes and links.
 #   --no-setup       install nothing
 #   --no-sanitizers  leave the second build out
 set -euo pipefail
@@ -56,29 +55,12 @@ PYTHON
 step "transformers, to compare with"
 scripts/setup_python.sh || (($? == 77))
 
-# Clang compiles instrumented code in half of GCC's time. It is only asked for by the environment:
-# another CMAKE_CXX_COMPILER makes CMake forget the preset's settings in an existing build.
-build_sanitizers() {
-  [[ -n ${CXX-} ]] || ! command -v clang++-14 >/dev/null || export CXX=clang++-14
-  renice -n 19 -p $BASHPID >/dev/null
+build_in release -DDELTAPIPE_WERROR=ON -DDELTAPIPE_BENCHMARKS=ON
+test_in release
+if ((sanitizers)); then
   build_in asan
   grep -q '^DELTAPIPE_SANITIZE:.*=address,undefined$' build/asan/CMakeCache.txt ||
     { echo "build/asan has no sanitizers: remove it" >&2; exit 1; }
-}
-
-build_in release -DDELTAPIPE_WERROR=ON -DDELTAPIPE_BENCHMARKS=ON
-if ((sanitizers)); then
-  step "build/asan, beside the tests, in build/asan.log"
-  set -m  # a process group of its own, to end with the script
-  build_sanitizers >build/asan.log 2>&1 &
-  build=$!
-  set +m
-  trap 'kill -- -$build 2>/dev/null || true' EXIT
-fi
-test_in release
-if ((sanitizers)); then
-  wait $build || { tail -n 50 build/asan.log; echo "build/asan failed" >&2; exit 1; }
-  trap - EXIT
   # Two and four ranks have all kinds of stages.
   test_in asan --exclude-regex '^mpi\.[13]$'
 fi
