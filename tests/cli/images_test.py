@@ -127,7 +127,9 @@ print(json.dumps(logits.softmax(-1).tolist()))
         self.assertFalse(any(data[slice(*bias)]))
 
     def test_codecs_learn(self):
-        deck = self.deck(pipeline={"stages": 2}, training={"steps": 300},
+        # The rate falls to 0: at a constant one the last accuracy depends on rounding.
+        deck = self.deck(pipeline={"stages": 2}, training={"steps": 600},
+                         training__optimizer={"schedule": "linear"},
                          boundary__forward={"codec": "aqsgd", "bits": 4},
                          boundary__backward={"codec": "directq", "bits": 8})
         run = self.train(deck, "codec", 2)
@@ -367,7 +369,8 @@ class Directories(support.TestCase):
         np.testing.assert_array_equal(results[0][1][order], results[1][1])
 
     def test_classes_and_files_have_names(self):
-        self.train(self.deck(training={"steps": 300}, pipeline={"stages": 3}), "named", 3)
+        self.train(self.deck(training={"steps": 300}, pipeline={"stages": 3},
+                             training__optimizer={"schedule": "linear"}), "named", 3)
         model = self.output("named") / "model"
         config = json.loads((model / "config.json").read_text())
         self.assertEqual(list(config["id2label"].values()), self.NAMES)

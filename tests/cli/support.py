@@ -236,15 +236,16 @@ class TestCase(unittest.TestCase):
     def check_restart(self, deck, between=lambda output: None):
         """Two ranks that stop at a time limit and resume end with the bits of a whole run. Calls
         between(output directory) before the restart."""
-        whole = self.train(deck, "whole", 2)
-        output = self.output("parts")
+        names = [f"{self._testMethodName}-{part}" for part in ("whole", "parts")]
+        whole = self.train(deck, names[0], 2)
+        output = self.output(names[1])
         stopped = run(["train", self.deck_file(deck), f"output.directory={output}",
                        "network.latency=0.1", "checkpoint.time_limit=3"], 2)
         self.assertEqual(stopped.status, 75, stopped)
         between(output)
-        resumed = self.train(deck, "parts", 2)
+        resumed = self.train(deck, names[1], 2)
         self.assertEqual(resumed.losses.tobytes(), whole.losses.tobytes())
-        self.assertEqual(self.model_bytes("parts"), self.model_bytes("whole"))
+        self.assertEqual(self.model_bytes(names[1]), self.model_bytes(names[0]))
 
     def assert_stops(self, result, *parts, status=None):
         """One line that says all the parts, no crash."""
