@@ -204,7 +204,9 @@ class InProcessPipeline {
     }
     void reduce_zeros() override { DELTAPIPE_ASSERT(false, "a step without samples"); }
     void add_embedding_gradient() override { pipeline_.add_embedding_gradient(); }
-    void add_common_gradient() override { DELTAPIPE_ASSERT(false, "a GPT-2 has none"); }
+    void add_common_gradient() override {
+      DELTAPIPE_ASSERT(false, "GPT-2 has no common parameters");
+    }
     void finish_reductions() override {}
     /// The norm over all stages is not known before all have come here.
     void update() override { ++pipeline_.updates_; }

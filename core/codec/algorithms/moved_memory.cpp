@@ -8,9 +8,9 @@
 //   codec     x_hat = base + Q(x - base);  keep(x_hat)
 //   scatter   the image's row := row t of the view; rows that the view does not see stay
 //
-// Rows are moved as they are stored, so that neither end rounds them again. Memories predict: where
-// a view leaves the image, and where a first view does not reach, the nearest row stands in. Errors
-// are owed to their own row only, so that zeros stand there.
+// Rows move in their storage format, so that neither end rounds them again. A memory predicts:
+// where a view leaves the image, and where a first view does not reach, it uses the nearest row. An
+// error belongs to its own row only, so that these places are zero.
 #include <algorithm>
 #include <vector>
 
