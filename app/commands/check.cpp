@@ -120,7 +120,7 @@ Inputs read_inputs(const Settings& settings) {
   else if (inputs.files.config)
     inputs.model = load_model(model, inputs.weights ? &*inputs.weights : nullptr, inputs.warnings);
   if (inputs.model && settings.data.kind != DataKind::text && inputs.model->class_names().empty())
-    inputs.model->set_class_names(known_classes(settings, inputs));
+    set_missing_classes(model, known_classes(settings, inputs), *inputs.model, inputs.warnings);
   if (inputs.model && settings.data.kind == DataKind::images &&
       inputs.model->shape().image.height == 0)
     inputs.model->set_image(known_image(settings, inputs));

@@ -113,6 +113,15 @@ void check_fields(const Settings& settings, const Model& model) {
   }
 }
 
+void set_missing_classes(const std::string& directory, const std::vector<std::string>& names,
+                         Model& model, std::vector<std::string>& warnings) {
+  const bool is_known = !model.fresh().empty();
+  model.set_class_names(names);
+  if (!is_known)
+    warnings.push_back(printable(directory, 200) +
+                       ": the weights have no classifier: a new one is trained");
+}
+
 std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size, int end_of_text,
                                  const std::vector<std::string>& classes, const ImageShape& image) {
   NewModel shape;
@@ -243,7 +252,7 @@ ModelPlan plan_model(const Settings& settings) {
     model = new_model(settings.model, vocabulary.size, vocabulary.end_of_text,
                       class_names(settings.data), image_of(settings.data));
   else if (settings.data.kind != DataKind::text && model->class_names().empty())
-    model->set_class_names(class_names(settings.data));
+    set_missing_classes(settings.model.path, class_names(settings.data), *model, warnings);
   if (settings.data.kind == DataKind::images && model->shape().image.height == 0)
     model->set_image(image_of(settings.data));
   check_fields(settings, *model);

@@ -67,6 +67,11 @@ std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size
 /// Throws UserError if samples of the deck's kind of data lack a field that the model requires.
 void check_fields(const Settings& settings, const Model& model);
 
+/// Gives a model of files that has no classes those of the data. Warns of a new classifier where
+/// load_model() did not.
+void set_missing_classes(const std::string& directory, const std::vector<std::string>& names,
+                         Model& model, std::vector<std::string>& warnings);
+
 /// Throws UserError if there are more tokens than the model has embeddings.
 void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model);
 

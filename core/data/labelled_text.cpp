@@ -82,7 +82,7 @@ RecordFields record_fields(const std::string& file, const DataSettings& settings
 }
 
 void require_label(const std::string& file, std::size_t line, const std::string& label) {
-  if (!label.empty()) return;
+  if (label.find_first_not_of(" \t\r\n") != std::string::npos) return;
   throw UserError(
       {.what = "the label is empty",
        .file = file,

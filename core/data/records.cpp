@@ -168,6 +168,9 @@ class Columns {
                     "set " + wanted_.keys + " to columns of the header; without a header, set " +
                         "data.labelled.header = false and give their numbers",
                     line);
+      if (std::ranges::count(names, name) > 1)
+        refuse_line(file_, "the header has more than one column '" + name + "'",
+                    shown(joined(names)), "give every column a name of its own", line);
       columns_.push_back(static_cast<std::size_t>(found - names.begin()));
     }
     width_ = names.size();

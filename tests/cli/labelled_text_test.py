@@ -320,6 +320,7 @@ class LabelledTexts(Texts, support.TestCase):
 
     def test_mistakes(self):
         empty = write_csv(self.place / "empty.csv", [("a", "b", "x"), ("c", "d", "")])
+        blank = write_csv(self.place / "blank.csv", [("a", "b", "x"), ("c", "d", " ")])
         no_label = write_csv(self.place / "no_label.csv", self.table, ("first", "second", "x"))
         for overrides, parts in (
                 (["data.kind=text"], ["a table is not a text", "labelled_text"]),
@@ -328,6 +329,7 @@ class LabelledTexts(Texts, support.TestCase):
                 (["data.labelled.label=first"], ["the label is not one of the model's"]),
                 (["evaluation.prompts=[\"p.jsonl\"]"], ["requires a language model"]),
                 ([f"data.train=[\"{empty}\"]"], ["empty.csv:3: the label is empty"]),
+                ([f"data.train=[\"{blank}\"]"], ["blank.csv:3: the label is empty"]),
                 (["data.sequence_length=3"], ["at least 4"]),
                 ([f"data.train=[\"{self.text}\"]"], ["JSON lines, CSV and TSV"])):
             with self.subTest(overrides):
@@ -491,6 +493,8 @@ class Gpt2Texts(Texts, support.TestCase):
         deck = self.deck(model={"path": str(source)}, tokenizer={"train_vocabulary": 0},
                          data={"sequence_length": 10}, training={"steps": 60},
                          pipeline={"stages": 2})
+        checked = self.succeed(["check", self.deck_file(deck)])
+        self.assertIn("no classifier: a new one is trained", checked.out + checked.err)
         run = self.train(deck, "classifier", 2)
         self.assertLess(run.losses[-10:].mean(), 0.8 * run.losses[:10].mean())
         output = self.output("classifier") / "model"

@@ -119,6 +119,9 @@ TEST_CASE("Mistakes in tables have a line and a remedy", "[data][records]") {
   };
   CHECK_THAT(message(csv, "a,b\n1,2\n", {"c"}),
              Contains("the header has no column 'c' (got a, b)"));
+  CHECK_THAT(message(csv, "a,b,a\n1,2,3\n", {"a"}),
+             Contains(":1: the header has more than one column 'a' (got a, b, a)"));
+  CHECK(message(csv, "a,b,a\n1,2,3\n", {"b"}) == "");
   CHECK_THAT(message(csv, "a,b\n1,2\n1,2,3\n", {"a"}),
              Contains(":3: the line has another number of columns") && Contains("3 columns"));
   CHECK_THAT(message(tsv, "a\tb\n1\n", {"b"}), Contains(":2: ") && Contains("one tab"));
