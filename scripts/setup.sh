@@ -59,8 +59,8 @@ tests     catch2                          unit and MPI tests
 tests     librandom123-dev                the random numbers that ours are compared with
 tests     clang-format                    style of the sources
 tests     clang-tidy-14                   checks of changed files
-tests     clang-14                        fuzz targets
-tests     libclang-rt-14-dev              libFuzzer and sanitizers for them
+tests     clang-14                        the build with sanitizers, and fuzz targets
+tests     libclang-rt-14-dev              its sanitizers and libFuzzer
 tests     python3-venv                    environments of scripts/setup_python.sh
 tests     python3-pil                     golden values of images are compared with it
 tests     python3-torch                   golden values are compared with it
