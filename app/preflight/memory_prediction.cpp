@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -155,11 +157,13 @@ std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& mode
   if (!shape.training || !writes_checkpoints(settings)) return 0;
   const bool copies_files = settings.checkpoint.milestone_every > 0;
   std::uint64_t bytes = 0;
+  std::set<std::string> names;
   for (const auto& [stage, plan, place] : planned_stages(settings, model, shape, rank)) {
-    // Values, and the moments of what is trained.
+    // Values, and the moments of what is trained. Copies of a rank's stages are written once.
     const int moments = stage->parameters().moments();
     for (const ParameterInfo& p : stage->parameters().info())
-      bytes += sizeof(float) * p.size * static_cast<std::uint64_t>(p.frozen ? 1 : 1 + moments);
+      if (names.insert(p.name).second)
+        bytes += sizeof(float) * p.size * static_cast<std::uint64_t>(p.frozen ? 1 : 1 + moments);
     if (settings.checkpoint.mode == CheckpointMode::resync) continue;
     for (const BoundaryEndPlan* end : ends_of(plan)) bytes += end_state_bytes(*end, copies_files);
     if (plan.tokens) bytes += end_state_bytes(plan.tokens->rows, copies_files);

@@ -163,7 +163,10 @@ void check_shares_of_time(const Settings& settings, const Model& model,
     const std::vector<BoundaryShape> shapes = boundary_shapes(model, partition, tokens);
     const std::string key =
         std::string("boundary.") + (backward ? "backward" : "forward") + ".quantizer.budget";
-    if (std::ranges::adjacent_find(shapes, std::not_equal_to()) != shapes.end())
+    const auto differ = [](const BoundaryShape& a, const BoundaryShape& b) {
+      return a.tokens != b.tokens || a.channels != b.channels;
+    };
+    if (std::ranges::adjacent_find(shapes, differ) != shapes.end())
       throw UserError({.what = key + " = \"time\" requires boundaries of one size",
                        .value = model.description(),
                        .remedy = "use budget = \"equal\", with a rate for each boundary if need be",

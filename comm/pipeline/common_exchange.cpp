@@ -122,7 +122,10 @@ void CommonExchange::receive_values(const ExecSpace& exec, const Crossing& step,
 }
 
 std::uint64_t CommonExchange::take_gradient_bytes() {
+  // Statistics that nobody reads are reset, since they grow.
   if (receive_gradient_) receive_gradient_->take_statistics();
+  if (send_values_) send_values_->take_statistics();
+  if (receive_values_) receive_values_->take_statistics();
   return send_gradient_ ? send_gradient_->take_statistics().bytes : 0;
 }
 

@@ -75,6 +75,12 @@ void compare_stages(ProgressThread& progress, const ProcessGrid& grid,
     const std::uint64_t* sender = first;
     for (int boundary = 0; boundary + 1 < grid.stages(); ++boundary, sender += facts) {
       const std::uint64_t* const receiver = sender + facts;
+      for (const Fact fact : {common_gradient_rows, common_value_rows, common_channels})
+        if (sender[fact] != receiver[fact])
+          refuse("stages " + std::to_string(boundary) + " and " + std::to_string(boundary + 1) +
+                     " have other parameters in common",
+                 shape_text(sender[common_value_rows], sender[common_channels]) + " and " +
+                     shape_text(receiver[common_value_rows], receiver[common_channels]));
       const std::string sent = shape_text(sender[output_tokens], sender[output_channels]);
       const std::string expected = shape_text(receiver[input_tokens], receiver[input_channels]);
       if (sent != expected)

@@ -217,8 +217,8 @@ StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& par
     for (std::size_t i = 0; i < parameters.info().size(); ++i) {
       const int index = static_cast<int>(i);
       const ParameterInfo& p = parameters.info()[i];
-      // Stages of a rank that have the same copy write it once.
-      if (p.copied && writer.has_item(p.name)) continue;
+      // Stages of a rank that have the same parameter, all but one as a copy, write it once.
+      if (writer.has_item(p.name)) continue;
       if constexpr (std::is_same_v<Real, float>)
         if (parameters.in_halves(index)) {
           write_values(writer, exec, parameters, index);
@@ -231,7 +231,7 @@ StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& par
     for (std::size_t i = 0; i < parameters.info().size(); ++i) {
       const int index = static_cast<int>(i);
       const ParameterInfo& p = parameters.info()[i];
-      if (p.copied) reader.allow_again(p.name);
+      reader.allow_again(p.name);
       if constexpr (std::is_same_v<Real, float>)
         if (parameters.in_halves(index)) {
           read_values(reader, exec, parameters, index);
