@@ -137,7 +137,8 @@ class SetReader {
     const auto named = std::ranges::find(classes_, label);
     if (named != classes_.end()) return static_cast<std::int32_t>(named - classes_.begin());
     const std::optional<std::int64_t> number = whole_number(label);
-    if (number && *number >= 0 && *number < static_cast<std::int64_t>(classes_.size()))
+    if (!names_are_numbers_ && number && *number >= 0 &&
+        *number < static_cast<std::int64_t>(classes_.size()))
       return static_cast<std::int32_t>(*number);
     throw UserError({.what = "the label is not one of the model's " +
                              std::to_string(classes_.size()) + " classes",
@@ -184,6 +185,9 @@ class SetReader {
   const TextMarks marks_;
   const std::vector<std::string>& classes_;
   int sequence_length_;
+  /// A number that is not among names such as "1" to "5" is a mistake, not the number of a class.
+  bool names_are_numbers_ = std::ranges::all_of(
+      classes_, [](const std::string& name) { return whole_number(name).has_value(); });
   std::shared_ptr<TokenStore> store_;
 };
 
@@ -269,8 +273,10 @@ DataSplit load_labelled_texts(const DataSettings& settings, const Vocabulary& vo
   DataSplit split;
   if (!settings.train.empty()) split.notes.push_back(counts_text(train.samples, classes));
   if (const std::uint64_t truncated = train.truncated + validation.truncated; truncated > 0)
-    split.notes.push_back(std::to_string(truncated) + " samples are truncated to " +
-                          std::to_string(sequence_length) + " tokens");
+    split.notes.push_back(
+        std::to_string(truncated) +
+        (truncated == 1 ? " sample is truncated to " : " samples are truncated to ") +
+        std::to_string(sequence_length) + " tokens (training and validation)");
   const auto set_of = [&](std::vector<LabelledTexts::Sample>& samples) {
     return std::make_shared<LabelledTexts>(reader.store(), std::move(samples), sequence_length,
                                            marks.padding);

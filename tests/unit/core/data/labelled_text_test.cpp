@@ -78,7 +78,7 @@ TEST_CASE("Labelled texts have marks, padding and segments", "[data][labelled]")
   CHECK(data.all_targets() == 3);
   REQUIRE(split.notes.size() == 2);
   CHECK_THAT(split.notes[0], Contains("no 1, yes 2"));
-  CHECK_THAT(split.notes[1], Contains("1 samples are truncated to 8 tokens"));
+  CHECK_THAT(split.notes[1], Contains("1 sample is truncated to 8 tokens"));
 }
 
 TEST_CASE("The second text of a pair is segment 1", "[data][labelled]") {
