@@ -16,8 +16,10 @@
 #include "app/output/progress_display.hpp"
 #include "app/output/save_model.hpp"
 #include "app/output/training_report.hpp"
+#include "app/preflight/available_inputs.hpp"
 #include "app/preflight/memory_prediction.hpp"
 #include "app/preflight/start_check.hpp"
+#include "app/preflight/step_programs.hpp"
 #include "app/preflight/traffic_prediction.hpp"
 #include "app/preflight/warnings.hpp"
 #include "app/session/data_of_stage.hpp"
@@ -51,123 +53,6 @@ std::string text_of(std::uint64_t bytes) {
   return with_prefix(static_cast<double>(bytes)) + "B";
 }
 
-/// The inputs of a run that are available.
-struct Inputs {
-  InputFiles files;
-  std::optional<Tokenizer> tokenizer;
-  std::optional<SafetensorsReader> weights;
-  std::unique_ptr<Model> model;
-  std::optional<DataSplit> data;
-  std::string assumption;  ///< about vocabulary, classes and images, where they are not known
-  std::vector<std::string> warnings;
-
-  void assume(const std::string& what) { assumption += (assumption.empty() ? "" : "; ") + what; }
-  bool has_tokens_only(const DataSettings& settings) const {
-    return files.texts && holds_tokens_only(settings);
-  }
-};
-
-/// Returns the classes of the data; if the files are missing, two.
-std::vector<std::string> known_classes(const Settings& settings, Inputs& inputs) {
-  if (settings.data.kind == DataKind::text) return {};
-  if (inputs.files.texts && !settings.data.train.empty()) return class_names(settings.data);
-  inputs.assume("the classes are not known yet: two are assumed");
-  return {"0", "1"};
-}
-
-/// Returns the size of the images; if the files are missing, about that of CIFAR.
-ImageShape known_image(const Settings& settings, Inputs& inputs) {
-  if (settings.data.kind != DataKind::images) return {};
-  if (inputs.files.texts && !settings.data.train.empty()) return image_of(settings.data);
-  const int side = settings.model.patch_size * std::max(1, 32 / settings.model.patch_size);
-  const ImageShape assumed = {side, side, 3};
-  inputs.assume("the images are not known yet: " + text_of(assumed) + " is assumed");
-  return assumed;
-}
-
-/// Lays out a new model.
-void make_model(const Settings& settings, Inputs& inputs) {
-  int vocabulary = 1, end_of_text = -1;
-  if (inputs.tokenizer || inputs.has_tokens_only(settings.data)) {
-    const Vocabulary known = plan_vocabulary(settings, inputs.tokenizer, 0);
-    vocabulary = known.size;
-    end_of_text = known.end_of_text;
-  } else if (settings.tokenizer.train_vocabulary > 0) {
-    vocabulary = settings.tokenizer.train_vocabulary;
-    inputs.assumption = "the tokenizer is not trained yet: assumed are all " +
-                        std::to_string(vocabulary) + " tokens of tokenizer.train_vocabulary";
-  } else if (is_text(settings.data.kind)) {
-    inputs.assumption = "the vocabulary is not known yet: all is without token embeddings";
-  }
-  const std::vector<std::string> classes = known_classes(settings, inputs);
-  const ImageShape image = known_image(settings, inputs);
-  inputs.model = new_model(settings.model, vocabulary, end_of_text, classes, image);
-}
-
-/// Reads the inputs that exist.
-Inputs read_inputs(const Settings& settings) {
-  Inputs inputs;
-  inputs.files = find_input_files(settings, InputUse::train);
-  const std::string& model = settings.model.path;
-  if (inputs.files.tokenizer) inputs.tokenizer = load_tokenizer(settings);
-  inputs.warnings = warnings_of_links(settings);
-  if (inputs.tokenizer)
-    for (const std::string& warning : inputs.tokenizer->warnings())
-      inputs.warnings.push_back(warning);
-  if (inputs.files.weights) inputs.weights.emplace(SafetensorsReader::open_directory(model));
-  if (model.empty())
-    make_model(settings, inputs);
-  else if (inputs.files.config)
-    inputs.model = load_model(model, inputs.weights ? &*inputs.weights : nullptr, inputs.warnings);
-  if (inputs.model && settings.data.kind != DataKind::text && inputs.model->class_names().empty())
-    set_missing_classes(model, known_classes(settings, inputs), *inputs.model, inputs.warnings);
-  if (inputs.model && settings.data.kind == DataKind::images &&
-      inputs.model->shape().image.height == 0)
-    inputs.model->set_image(known_image(settings, inputs));
-  if (inputs.model)
-    for (const std::string& warning :
-         warnings_of_statistics(settings.training, inputs.model->shape()))
-      inputs.warnings.push_back(warning);
-  if (inputs.model) check_fields(settings, *inputs.model);
-  return inputs;
-}
-
-void read_data(const Settings& settings, const ModelLayout& model, Inputs& inputs) {
-  if (!inputs.files.texts || settings.data.train.empty()) return;
-  if (is_text(settings.data.kind) && !inputs.tokenizer && !holds_tokens_only(settings.data)) return;
-  Vocabulary vocabulary =
-      plan_vocabulary(settings, inputs.tokenizer, model.model->shape().vocabulary);
-  check_vocabulary(settings, vocabulary.size, model.model->shape());
-  vocabulary.size = model.model->shape().vocabulary;
-  inputs.data = read_samples(settings.data, *model.model, vocabulary, model.tokens);
-  for (const std::string& note : inputs.data->notes) std::printf("# %s\n", note.c_str());
-  for (const SkippedLines& skipped : inputs.data->skipped)
-    inputs.warnings.push_back(text_of(skipped));
-}
-
-/// Returns the fields of a sample before the data are there.
-FieldSizes fields_of_model(const Model& model, int tokens) {
-  const ImageShape& image = model.shape().image;
-  FieldSizes sizes;
-  for (const Field field : model.fields())
-    sizes[field] = field == Field::label    ? 1
-                   : field == Field::values ? image.height * image.width * image.channels
-                                            : tokens;
-  return sizes;
-}
-
-PipelineShape shape_of(const Settings& settings, const Inputs& inputs, const ModelLayout& model) {
-  PipelineShape shape = pipeline_shape(pipeline_options(settings), model.model->shape().vocabulary,
-                                       model.tokens, true);
-  shape.train_samples = inputs.data ? inputs.data->train->size() : settings.data.max_train_samples;
-  shape.fields =
-      inputs.data ? inputs.data->train->fields() : fields_of_model(*model.model, model.tokens);
-  shape.pads_to_longest = pads_to_longest(*model.model, model.partition, model.tokens);
-  shape.first_trained_stage = model.first_trained_stage;
-  shape.partition = model.partition;
-  return shape;
-}
-
 void print_warning_lines(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) std::printf("# warning: %s\n", warning.c_str());
 }
@@ -188,45 +73,27 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
   return planner.steps_per_epoch();
 }
 
-ScheduleShape shape_of_step(const Settings& settings, int stage) {
-  ScheduleShape shape{stage, settings.pipeline.stages, settings.training.micro_batches,
-                      settings.pipeline.in_flight};
-  shape.stages_per_rank = settings.pipeline.stages_per_rank;
-  shape.trains_common = settings.training.optimizer.relative_embeddings;
-  return shape;
-}
-
 /// Assumes equal stages, backward passes of two forward passes' time, and messages without delay.
 /// Without a value: a step with too many passes to draw.
-std::optional<Simulation> simulate_step(const Settings& settings, int first_trained_stage) {
-  const PipelineSettings& pipeline = settings.pipeline;
+std::optional<Simulation> simulate_step(const Settings& settings, const StepTraits& traits) {
   constexpr std::int64_t kMostPasses = 20000;  // a drawing of some 100 kB
-  if (std::int64_t{2} * pipeline.stages * settings.training.micro_batches > kMostPasses)
+  if (std::int64_t{2} * settings.pipeline.stages * settings.training.micro_batches > kMostPasses)
     return std::nullopt;
-  const PipelineOptions options = pipeline_options(settings);
-  std::vector<Program> programs;
-  for (int rank = 0; rank < pipeline.pipeline_ranks(); ++rank) {
-    std::vector<ScheduleShape> stages;
-    for (const StagePlace& place : places_of_rank(pipeline, rank)) {
-      ScheduleShape shape = shape_of_step(settings, place.stage);
-      shape.first_trained_stage = first_trained_stage;
-      shape.recomputes = stage_recomputes(options, place.stage);
-      stages.push_back(shape);
-    }
-    programs.push_back(training_program(find_schedule(pipeline.schedule), stages));
-  }
-  return simulate(programs, SimulationCosts{});
+  return simulate(step_programs(settings, traits), SimulationCosts{});
 }
 
 double idle_fraction(const Settings& settings) {
-  if (const std::optional<Simulation> simulation = simulate_step(settings, 0))
+  if (const std::optional<Simulation> simulation = simulate_step(settings, {}))
     return 1 - simulation->busy_fraction();
-  return find_schedule(settings.pipeline.schedule).bubble_fraction(shape_of_step(settings, 0));
+  const PipelineSettings& p = settings.pipeline;
+  ScheduleShape shape{0, p.stages, settings.training.micro_batches, p.in_flight};
+  shape.stages_per_rank = p.stages_per_rank;
+  return find_schedule(p.schedule).bubble_fraction(shape);
 }
 
-void print_schedule(const Settings& settings, int first_trained_stage) {
+void print_schedule(const Settings& settings, const StepTraits& traits) {
   const Schedule& schedule = find_schedule(settings.pipeline.schedule);
-  const std::optional<Simulation> simulation = simulate_step(settings, first_trained_stage);
+  const std::optional<Simulation> simulation = simulate_step(settings, traits);
   if (!simulation) {
     std::printf(
         "#\n# schedule %s: too large to draw; use fewer stages or micro-batches to see it\n",
@@ -525,10 +392,10 @@ void print_caches(const Settings& settings, const ModelLayout& model, const Pipe
 
 /// Refuses whatever `train` refuses at its start. Without machines the ranks may run anywhere:
 /// nothing is refused for memory, and spill files count as if all of them were here.
-void check_resources(const Settings& settings, const Inputs& inputs, const ModelLayout& model,
-                     const std::vector<RankMemory>& ranks,
+void check_resources(const Settings& settings, const AvailableInputs& inputs,
+                     const ModelLayout& model, const std::vector<RankMemory>& ranks,
                      const std::vector<RankMachine>& machines) {
-  const PipelineShape shape = shape_of(settings, inputs, model);
+  const PipelineShape shape = planned_shape(settings, inputs, model);
   for (int rank = 0; rank < ranks_of(settings.pipeline); ++rank)
     check_budgets(settings, model, shape, rank);
   if (!machines.empty()) {
@@ -542,9 +409,9 @@ void check_resources(const Settings& settings, const Inputs& inputs, const Model
   check_spill_space(needs);
 }
 
-void print_model(const Settings& settings, const Inputs& inputs, const ModelLayout& model,
+void print_model(const Settings& settings, const AvailableInputs& inputs, const ModelLayout& model,
                  const std::vector<RankMachine>& machines, const std::vector<RankMemory>& ranks) {
-  const PipelineShape shape = shape_of(settings, inputs, model);
+  const PipelineShape shape = planned_shape(settings, inputs, model);
   print_stages(settings, model);
   print_frozen(model);
   if (settings.pipeline.stages > 1) {
@@ -588,8 +455,9 @@ std::string part_of(std::uint64_t bytes, std::uint64_t all) {
 }
 
 /// The figures that a user decides by.
-void print_summary(const Settings& settings, const ModelLayout& model, const Inputs& inputs,
-                   std::uint64_t steps, const std::vector<RankMemory>& ranks,
+void print_summary(const Settings& settings, const ModelLayout& model,
+                   const AvailableInputs& inputs, std::uint64_t steps,
+                   const std::vector<RankMemory>& ranks,
                    const std::optional<TrafficPrediction>& traffic,
                    const std::vector<DiskNeed>& disks) {
   std::printf("# model: %s, %s parameters\n", model.model->description().c_str(),
@@ -667,11 +535,13 @@ void print_traffic(const Settings& settings, const TrafficPrediction& traffic) {
 
 /// All that the model's configuration tells, and then what is refused of it. Returns what the ranks
 /// compare.
-std::vector<Fact> check_model(const Settings& settings, Inputs& inputs,
+std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
                               const std::vector<RankMachine>& machines, bool shows_schedule) {
   const ModelLayout model = plan_layout(settings, std::move(inputs.model));
-  read_data(settings, model, inputs);
-  const PipelineShape shape = shape_of(settings, inputs, model);
+  read_available_data(settings, model, inputs);
+  if (inputs.data)
+    for (const std::string& note : inputs.data->notes) std::printf("# %s\n", note.c_str());
+  const PipelineShape shape = planned_shape(settings, inputs, model);
   const std::vector<RankMemory> ranks =
       predict_memory(settings, model, shape, process_bytes(settings));
   std::uint64_t steps = 0;
@@ -686,7 +556,7 @@ std::vector<Fact> check_model(const Settings& settings, Inputs& inputs,
   }
   print_summary(settings, model, inputs, steps, ranks, traffic,
                 disk_needs(settings, model, shape, ranks_here(ranks.size(), machines)));
-  if (shows_schedule) print_schedule(settings, model.first_trained_stage);
+  if (shows_schedule) print_schedule(settings, step_traits(settings, model));
   print_warning_lines(warnings_of(settings, model.model->dropout()));
   print_warning_lines(warnings_of_precision(settings, emulating_ranks(settings)));
   print_warning_lines(warnings_of_evaluation(settings));
@@ -719,7 +589,7 @@ std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMach
                             const CheckOptions& options) {
   const bool shows_schedule = options.schedule;
   if (options.deck) std::printf("%s\n", effective_deck(settings).c_str());
-  Inputs inputs = read_inputs(settings);
+  AvailableInputs inputs = read_available_inputs(settings);
   for (const Mistake& item : inputs.files.missing)
     std::printf("# %s; %s\n", printable(item.what).c_str(), printable(item.remedy).c_str());
   print_warnings(inputs.warnings);
@@ -732,7 +602,7 @@ std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMach
               pipeline.stages, a_rank.c_str(), pipeline.replicas, 100 * idle_fraction(settings));
   print_warning_lines(warnings_of_network(settings.network));
   print_warning_lines(warnings_of_bubble(settings));
-  if (shows_schedule && !inputs.model) print_schedule(settings, 0);
+  if (shows_schedule && !inputs.model) print_schedule(settings, {});
   std::fflush(stdout);
   std::vector<Fact> facts;
   if (inputs.model) facts = check_model(settings, inputs, machines, shows_schedule);

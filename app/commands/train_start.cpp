@@ -40,7 +40,7 @@ void print_start_warnings(const Settings& settings, const ModelPlan& model,
   print_warnings(warnings_without_effect(settings));
   print_warnings(warnings_of_network(settings.network));
   print_warnings(warnings_of_bubble(settings));
-  print_warnings(warnings_of_statistics(settings.training, model.model->shape()));
+  print_warnings(warnings_of_model(settings, model.model->shape()));
 }
 
 std::uint64_t steps_of_run(const Settings& settings, const PipelineOptions& options,

@@ -10,14 +10,13 @@
 #include <utility>
 
 #include "app/preflight/memory_prediction.hpp"
-#include "comm/boundary/boundary.hpp"
-#include "comm/boundary/rank_links.hpp"
+#include "app/preflight/planned_links.hpp"
+#include "app/preflight/step_programs.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/schedule/schedule.hpp"
 #include "comm/schedule/simulation.hpp"
-#include "comm/transport/emulated_link.hpp"
 #include "comm/transport/message.hpp"
 
 namespace deltapipe {
@@ -28,43 +27,6 @@ namespace {
 constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 25;
 constexpr std::uint64_t kTokensOfCrossing = 16;  ///< a sample costs as much as these
 
-/// One direction of boundaries of one shape, or of the exchange of token rows.
-class Messages {
- public:
-  explicit Messages(const BoundaryEndPlan& plan)
-      : codecs_(plan),
-        channels_(static_cast<std::uint64_t>(plan.codec.shape.channels)),
-        verify_every_(plan.memory.verify_every),
-        shared_bytes_(codecs_.record().shared_bytes) {}
-
-  WireBytes of(const Crossing& crossing) const {
-    WireBytes bytes;
-    bytes.messages = 1;
-    bytes.headers = sizeof(MessageHeader);
-    bytes.payload = codecs_.of(crossing).payload_bytes(crossing) + hashes(crossing);
-    bytes.fp32 = bytes.headers;
-    for (const int tokens : crossing.tokens)
-      bytes.fp32 += sizeof(float) * channels_ * static_cast<std::uint64_t>(tokens);
-    return bytes;
-  }
-  bool remembers() const { return codecs_.training() && !(codecs_.record() == RecordLayout{}); }
-
- private:
-  /// As MemoryCheck chooses samples.
-  std::uint64_t hashes(const Crossing& crossing) const {
-    if (!crossing.training || verify_every_ == 0 || shared_bytes_ == 0) return 0;
-    std::uint64_t chosen = 0;
-    for (std::size_t b = 0; b < crossing.samples(); ++b)
-      if ((crossing.sample_ids[b] + crossing.visits[b]) % verify_every_ == 0) ++chosen;
-    return sizeof(std::uint64_t) * chosen;
-  }
-
-  BoundaryCodecs codecs_;
-  std::uint64_t channels_;
-  std::uint64_t verify_every_;
-  std::size_t shared_bytes_;
-};
-
 /// One direction of consecutive boundaries.
 class Direction {
  public:
@@ -72,7 +34,7 @@ class Direction {
   void add(const BoundaryEndPlan& plan, int tokens) {
     const BoundaryShape shape = {plan.codec.shape.tokens, plan.codec.shape.channels};
     if (kinds_.empty() || kinds_.back().shape != shape)
-      kinds_.push_back({Messages(plan), shape, shape.tokens == tokens});
+      kinds_.push_back({MessageSizes(plan), shape, shape.tokens == tokens});
     kind_.push_back(kinds_.size() - 1);
   }
 
@@ -92,58 +54,12 @@ class Direction {
 
  private:
   struct Kind {
-    Messages messages;
+    MessageSizes messages;
     BoundaryShape shape;
     bool has_tokens_of_samples;  ///< otherwise shape.tokens for every sample
   };
   std::vector<Kind> kinds_;
   std::vector<std::size_t> kind_;  ///< by boundary
-};
-
-/// Links of the pipeline of one replica, with what passes them.
-class Links {
- public:
-  explicit Links(const Settings& settings)
-      : network_(settings.network),
-        ranks_(settings.pipeline.pipeline_ranks()),
-        is_ring_(settings.pipeline.stages_per_rank > 1) {}
-
-  bool are_known() const {
-    return !network_.forward.empty() || !network_.backward.empty() || !network_.ranks.empty();
-  }
-  double seconds_of(int from, int to, std::uint64_t bytes) const {
-    if (network_.ranks.empty()) return EmulatedLink(between(from, to)).seconds_of(bytes);
-    return std::max(wire(from).seconds_of(bytes), wire(to).seconds_of(bytes));
-  }
-  double latency_of(int from, int to) const {
-    if (network_.ranks.empty()) return between(from, to).latency_seconds;
-    return std::max(wire_settings(from).latency_seconds, wire_settings(to).latency_seconds);
-  }
-  void pass(int from, int to, std::uint64_t bytes) {
-    if (!are_known() || from == to) return;
-    if (network_.ranks.empty()) {
-      loads_["rank " + std::to_string(from) + " to " + std::to_string(to)] +=
-          EmulatedLink(between(from, to)).seconds_of(bytes);
-      return;
-    }
-    loads_["rank " + std::to_string(from) + " out"] += wire(from).seconds_of(bytes);
-    loads_["rank " + std::to_string(to) + " in"] += wire(to).seconds_of(bytes);
-  }
-  const std::map<std::string, double>& loads() const { return loads_; }
-
- private:
-  LinkSettings between(int from, int to) const {
-    return link_between(network_, from, to, {ranks_, is_ring_});
-  }
-  const LinkSettings& wire_settings(int rank) const {
-    return network_.ranks[network_.ranks.size() == 1 ? 0 : static_cast<std::size_t>(rank)];
-  }
-  EmulatedLink wire(int rank) const { return EmulatedLink(wire_settings(rank), Framing::ethernet); }
-
-  const NetworkSettings& network_;
-  int ranks_;
-  bool is_ring_;
-  std::map<std::string, double> loads_;  ///< seconds
 };
 
 StepPlanner::Layout step_layout(const Settings& settings) {
@@ -157,7 +73,7 @@ class Counter {
       : settings_(settings),
         boundaries_(settings.pipeline.stages - 1),
         first_gradient_(std::min(model.first_trained_stage, boundaries_)),
-        links_(settings) {
+        links_(settings.network, settings.pipeline) {
     const PipelineSettings& p = settings.pipeline;
     const auto plan_of = [&](int stage) {
       return stage_plan_of(settings, model, shape,
@@ -182,7 +98,8 @@ class Counter {
     }
     now_.forward.resize(forward_.kinds());
     now_.backward.resize(backward_.kinds());
-    of_positions_ = has_feedback_of_positions(settings.backward);
+    of_positions_ = {has_feedback_of_positions(settings.forward),
+                     has_feedback_of_positions(settings.backward)};
     if (last.tokens) {
       rows_.emplace(last.tokens->rows);
       if (last.tokens->gradients) gradients_.emplace(*last.tokens->gradients);
@@ -224,7 +141,8 @@ class Counter {
   void count_training(const Dataset& data, const StepPlanner& planner, std::uint64_t steps) {
     const int replicas = settings_.pipeline.replicas;
     row_visits_.resize(replicas);
-    place_visits_.assign(replicas, std::vector<std::uint32_t>(places_of_step()));
+    for (auto& visits : place_visits_)
+      visits.assign(replicas, std::vector<std::uint32_t>(places_of_step()));
     for (auto& visits : row_visits_)
       if (rows_) visits.assign(vocabulary_, 0);
     visits_.assign(data.size(), 0);
@@ -298,7 +216,7 @@ class Counter {
 
   void count_common(const Crossing& step, int replica, bool has_samples) {
     if (!common_values_) return;
-    const auto message = [&](const Messages& messages, CrossingKind kind, int rows) {
+    const auto message = [&](const MessageSizes& messages, CrossingKind kind, int rows) {
       Crossing crossing = step;
       crossing.kind = kind;
       crossing.sample_ids = {0};
@@ -322,15 +240,16 @@ class Counter {
   void count_boundaries(Crossing& crossing, int replica) {
     const std::vector<std::uint32_t> visits = crossing.visits;
     // Adds the messages of all boundaries and returns their bytes, by kind.
-    const auto count = [&](const Direction& direction, CrossingKind kind, bool by_place,
+    const auto count = [&](const Direction& direction, CrossingKind kind,
                            std::vector<WireBytes>& sums) {
+      const std::size_t d = kind == CrossingKind::gradient ? 1 : 0;
       crossing.kind = kind;
       crossing.visits = visits;
       if (!direction.remembers()) crossing.visits.assign(crossing.samples(), 0);
       const std::size_t first =
           crossing.micro_batch * static_cast<std::size_t>(settings_.training.micro_batch_size);
-      for (std::size_t b = 0; by_place && b < crossing.samples(); ++b)
-        crossing.visits[b] = place_visits_[replica][first + b]++;
+      for (std::size_t b = 0; of_positions_[d] && b < crossing.samples(); ++b)
+        crossing.visits[b] = place_visits_[d][replica][first + b]++;
       std::vector<std::uint64_t> bytes;
       for (std::size_t i = 0; i < direction.kinds(); ++i) {
         const WireBytes messages = direction.of(i, crossing);
@@ -340,13 +259,12 @@ class Counter {
       return bytes;
     };
     const std::vector<std::uint64_t> there =
-        count(forward_, CrossingKind::activation, false, now_.forward);
+        count(forward_, CrossingKind::activation, now_.forward);
     if (replica == 0)
       for (int b = 0; b < boundaries_; ++b)
         links_.pass(rank_of(b), rank_of(b + 1), there[forward_.kind(b)]);
     if (backward_.is_empty()) return;
-    const std::vector<std::uint64_t> back =
-        count(backward_, CrossingKind::gradient, of_positions_, now_.backward);
+    const std::vector<std::uint64_t> back = count(backward_, CrossingKind::gradient, now_.backward);
     if (replica == 0)
       for (int b = first_gradient_; b < boundaries_; ++b)
         links_.pass(rank_of(b + 1), rank_of(b), back[backward_.kind(b - first_gradient_)]);
@@ -396,7 +314,7 @@ class Counter {
     }
   }
 
-  WireBytes rows_of(const Messages& messages, Crossing& crossing, CrossingKind kind,
+  WireBytes rows_of(const MessageSizes& messages, Crossing& crossing, CrossingKind kind,
                     const MicroBatchGroup& group, int a, int b,
                     std::span<const std::int32_t> tokens,
                     std::vector<std::uint32_t>& visits) const {
@@ -488,30 +406,30 @@ class Counter {
   int boundaries_;
   int first_gradient_;
   int vocabulary_ = 0, tokens_ = 0;
-  bool of_positions_ = false;
-  Direction forward_, backward_;  ///< backward_ begins with boundary first_gradient_
-  std::optional<Messages> rows_, gradients_;
-  std::optional<Messages> common_gradient_, common_values_;
+  std::array<bool, 2> of_positions_ = {};  ///< forward and backward
+  Direction forward_, backward_;           ///< backward_ begins with boundary first_gradient_
+  std::optional<MessageSizes> rows_, gradients_;
+  std::optional<MessageSizes> common_gradient_, common_values_;
   std::array<int, 2> common_rows_ = {};  ///< of a gradient and of values
   std::optional<TokenIndex> index_;
   std::vector<std::int32_t> inputs_;
   std::vector<std::uint32_t> visits_;                   ///< by sample
   std::vector<std::vector<std::uint32_t>> row_visits_;  ///< by replica and token
-  /// By replica and place of a step; the last step of an epoch does not visit all.
-  std::vector<std::vector<std::uint32_t>> place_visits_;
-  Links links_;
+  /// By direction, replica and place of a step; the last step of an epoch does not visit all.
+  std::array<std::vector<std::vector<std::uint32_t>>, 2> place_visits_;
+  PlannedLinks links_;
   Totals now_;
   TrafficPrediction result_;
 };
 
-/// Messages of one kind between two ranks.
+/// MessageSizes of one kind between two ranks.
 struct Load {
   int from, to;
   WireBytes bytes;
 };
 
 /// Mean cost of the messages that need the longest time, and the longest latency.
-LinkCost slowest(const Links& links, const std::vector<Load>& loads) {
+LinkCost slowest(const PlannedLinks& links, const std::vector<Load>& loads) {
   LinkCost cost;
   for (const auto& [from, to, bytes] : loads) {
     if (from == to || bytes.messages == 0) continue;
@@ -522,7 +440,7 @@ LinkCost slowest(const Links& links, const std::vector<Load>& loads) {
   return cost;
 }
 
-/// Messages of common parameters, which have one size at all boundaries.
+/// MessageSizes of common parameters, which have one size at all boundaries.
 std::vector<Load> loads_of_common(const WireBytes& bytes, const PipelineSettings& p,
                                   bool backward) {
   std::vector<Load> loads;
@@ -541,49 +459,32 @@ double seconds_on_links(const Settings& settings, const ModelLayout& model, bool
   const PipelineSettings& p = settings.pipeline;
   constexpr std::int64_t kMostPasses = 200000;
   if (std::int64_t{2} * p.stages * settings.training.micro_batches > kMostPasses) return seconds;
-  const Links links(settings);
-  std::vector<Load> there, back;
+  const PlannedLinks links(settings.network, p);
+  SimulationCosts costs;
+  costs.stages = {{0, 0}};
+  costs.activations.clear();
+  costs.gradients.clear();
   for (int b = 0; b + 1 < p.stages; ++b) {
     const int before = b % p.pipeline_ranks(), after = (b + 1) % p.pipeline_ranks();
-    there.push_back({before, after, traffic.forward[static_cast<std::size_t>(b)]});
-    back.push_back({after, before, traffic.backward[static_cast<std::size_t>(b)]});
+    costs.activations.push_back(
+        slowest(links, {{before, after, traffic.forward[static_cast<std::size_t>(b)]}}));
+    costs.gradients.push_back(
+        slowest(links, {{after, before, traffic.backward[static_cast<std::size_t>(b)]}}));
   }
-  SimulationCosts costs;
-  costs.forward = costs.backward = 0;
-  costs.activation = slowest(links, there);
-  costs.gradient = slowest(links, back);
   if (traffic.shares_common_values) {
     costs.common_gradient = slowest(links, loads_of_common(traffic.tied_gradients, p, true));
     costs.common_values = slowest(links, loads_of_common(traffic.tied_rows, p, false));
   } else {
     costs.embedding = slowest(links, {{p.pipeline_ranks() - 1, 0, traffic.tied_rows}});
   }
-  std::vector<Program> programs;
-  for (int rank = 0; rank < p.pipeline_ranks(); ++rank) {
-    std::vector<ScheduleShape> stages;
-    for (const StagePlace& place : places_of_rank(p, rank)) {
-      ScheduleShape shape{place.stage, p.stages, settings.training.micro_batches, p.in_flight};
-      shape.stages_per_rank = p.stages_per_rank;
-      shape.first_trained_stage = model.first_trained_stage;
-      shape.trains_common = traffic.shares_common_values;
-      shape.embedding = sends_rows && !traffic.shares_common_values ? EmbeddingPlace::shared
-                                                                    : EmbeddingPlace::none;
-      stages.push_back(shape);
-    }
-    programs.push_back(training_program(find_schedule(p.schedule), stages));
-  }
-  return std::max(seconds, simulate(programs, costs).makespan());
+  StepTraits traits;
+  traits.first_trained_stage = model.first_trained_stage;
+  traits.trains_common = traffic.shares_common_values;
+  traits.sends_rows = sends_rows && !traffic.shares_common_values;
+  return std::max(seconds, simulate(step_programs(settings, traits), costs).makespan());
 }
 
 }  // namespace
-
-WireBytes& WireBytes::operator+=(const WireBytes& other) {
-  payload += other.payload;
-  headers += other.headers;
-  fp32 += other.fp32;
-  messages += other.messages;
-  return *this;
-}
 
 WireBytes TrafficPrediction::boundaries() const {
   WireBytes sum = tied_rows;
@@ -603,10 +504,6 @@ WireBytes TrafficPrediction::evaluation_bytes() const {
   WireBytes sum = evaluation_rows;
   for (const WireBytes& boundary : evaluation_forward) sum += boundary;
   return sum;
-}
-
-bool has_fixed_length(const CodecSettings& codec) {
-  return !sends_positions(codec) && !(is_entropy_coded(codec) && sends_codes(codec));
 }
 
 std::uint64_t evaluations_of_run(const TrainingSettings& training, std::uint64_t steps,

@@ -7,22 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "app/preflight/message_sizes.hpp"
 #include "app/session/session.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "core/data/dataset.hpp"
 
 namespace deltapipe {
-
-/// Messages of one kind, all replicas together.
-struct WireBytes {
-  std::uint64_t payload = 0;  ///< hashes of memories included
-  std::uint64_t headers = 0;
-  std::uint64_t fp32 = 0;  ///< what the same values need without a codec, headers included
-  std::uint64_t messages = 0;
-
-  std::uint64_t all() const { return payload + headers; }
-  WireBytes& operator+=(const WireBytes& other);
-};
 
 /// Mean seconds of a step, for one replica.
 struct LinkLoad {
@@ -50,9 +40,6 @@ struct TrafficPrediction {
   std::uint64_t replicas() const;  ///< sum of replica_bytes
   WireBytes evaluation_bytes() const;
 };
-
-/// True: the length of a payload depends on shapes alone.
-bool has_fixed_length(const CodecSettings& codec);
 
 /// Evaluations of a run with validation data.
 std::uint64_t evaluations_of_run(const TrainingSettings& training, std::uint64_t steps,

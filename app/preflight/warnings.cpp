@@ -102,13 +102,19 @@ std::vector<std::string> warnings_of_network(const NetworkSettings& network) {
   return warnings;
 }
 
-std::vector<std::string> warnings_of_statistics(const TrainingSettings& training,
-                                                const ModelShape& model) {
-  if (model.normalized_rows * training.micro_batch_size != 1) return {};
-  return {
-      "the last layers normalize one value for each channel, because training.micro_batch_size "
-      "is 1 and their images have one pixel: they do not learn; set training.micro_batch_size "
-      "to 2 or more"};
+std::vector<std::string> warnings_of_model(const Settings& settings, const ModelShape& model) {
+  std::vector<std::string> warnings;
+  if (model.normalized_rows * settings.training.micro_batch_size == 1)
+    warnings.emplace_back(
+        "the last layers normalize one value for each channel, because training.micro_batch_size "
+        "is 1 and their images have one pixel: they do not learn; set training.micro_batch_size "
+        "to 2 or more");
+  const int padding = settings.data.images.padding;
+  if (const int side = std::min(model.image.height, model.image.width); side > 0 && padding >= side)
+    warnings.push_back("data.images.padding = " + std::to_string(padding) +
+                       " is not smaller than " + text_of(model.image) +
+                       ", the size of the images: many crops have no pixel of their image");
+  return warnings;
 }
 
 std::vector<std::string> warnings_of_bubble(const Settings& settings) {
@@ -288,6 +294,8 @@ std::string missing_for_moves(const Settings& settings) {
 
 std::vector<std::string> warnings_without_effect(const Settings& settings) {
   std::vector<std::string> warnings;
+  if (settings.data.images.padding > 0 && settings.data.kind != DataKind::images)
+    warnings.emplace_back("data.images.padding has no effect: it requires data.kind = \"images\"");
   if (settings.pipeline.stages == 1) return warnings;
   if (is_error_idle(settings))
     warnings.emplace_back(

@@ -33,8 +33,7 @@ std::vector<std::string> warnings_of_precision(const Settings& settings,
 std::vector<std::string> warnings_of_network(const NetworkSettings& network);
 
 /// Batch normalisation over one value, which leaves only its bias.
-std::vector<std::string> warnings_of_statistics(const TrainingSettings& training,
-                                                const ModelShape& model);
+std::vector<std::string> warnings_of_model(const Settings& settings, const ModelShape& model);
 
 /// A pipeline whose schedule leaves stages idle for much of a step.
 std::vector<std::string> warnings_of_bubble(const Settings& settings);

@@ -4,8 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
+#include <queue>
+#include <set>
+#include <tuple>
+#include <utility>
 
 #include "comm/schedule/executor.hpp"
 #include "core/base/error.hpp"
@@ -13,91 +19,218 @@
 namespace deltapipe {
 namespace {
 
-/// One direction of one boundary.
-class SimulatedLink {
- public:
-  SimulatedLink() = default;
-  SimulatedLink(const LinkCost& cost, int buffers) : cost_(cost), buffers_(buffers) {}
+/// Returns a stage's or boundary's entry of a list, or the one that applies to all.
+template <class T>
+const T& entry(const std::vector<T>& list, int index) {
+  return list.size() == 1 ? list.front() : list.at(static_cast<std::size_t>(index));
+}
 
-  /// Returns false while all buffers hold messages that were not yet received.
-  bool send(int micro_batch, double& clock) {
-    if (static_cast<int>(messages_.size()) >= buffers_) return false;
-    // The time at which the buffer's previous message was received.
-    if (sent_ >= buffers_) {
-      clock = std::max(clock, freed_.front());
-      freed_.pop_front();
-    }
-    ++sent_;
-    idle_from_ = std::max(clock, idle_from_) + cost_.message_seconds;
-    messages_.push_back({micro_batch, idle_from_ + cost_.latency_seconds});
-    return true;
-  }
-  /// Returns false while there is no message.
-  bool receive(int micro_batch, double& clock) {
-    if (messages_.empty()) return false;
-    DELTAPIPE_ASSERT(messages_.front().micro_batch == micro_batch,
-                     "micro-batch " + std::to_string(micro_batch) + " is received as " +
-                         std::to_string(messages_.front().micro_batch) + " arrives");
-    clock = std::max(clock, messages_.front().arrival);
-    messages_.pop_front();
-    freed_.push_back(clock);
-    return true;
-  }
-  bool empty() const { return messages_.empty(); }
-
- private:
-  struct Message {
-    int micro_batch;
-    double arrival;
-  };
-  LinkCost cost_;
-  int buffers_ = 0;
-  int sent_ = 0;
-  double idle_from_ = 0;
-  std::deque<Message> messages_;
-  std::deque<double> freed_;
+struct Message {
+  int micro_batch = 0;
+  LinkCost cost;
+  double sent = 0;
+  std::optional<double> arrival;
 };
 
+/// Messages of one kind over one boundary that were not received yet, in the order of sending.
+struct Queue {
+  std::size_t receiver = 0;
+  std::deque<Message> messages;
+  std::optional<std::size_t> waiting_sender;
+};
+
+/// Executes what happens in the order of its time, so that links serve messages in that order.
 class Simulator {
  public:
   Simulator(const std::vector<Program>& programs, const SimulationCosts& costs)
-      : programs_(programs), costs_(costs), clock_(programs.size()) {
+      : programs_(programs), costs_(costs), ranks_(programs.size()) {
     result_.ranks.resize(programs.size());
+    result_.seconds.resize(programs.size());
+    for (std::size_t r = 0; r < programs.size(); ++r)
+      for (const Instruction& instruction : programs[r])
+        last_stage_ = std::max(last_stage_, instruction.stage);
   }
 
   Simulation run() {
-    result_.deadlock = advance_together(
-        programs_,
-        [this](std::size_t s, const Instruction& instruction) { return execute(s, instruction); });
-    for (const auto& [place, link] : links_)
-      DELTAPIPE_ASSERT(!result_.deadlock.empty() || link.empty(), "a message is never received");
+    for (std::size_t r = 0; r < ranks_.size(); ++r) wake(r, 0);
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      if (event.message == nullptr)
+        go_on(event.rank, event.time);
+      else
+        enter(event.rank, *event.message, event.time);
+    }
+    for (std::size_t r = 0; r < ranks_.size(); ++r)
+      if (ranks_[r].position < programs_[r].size())
+        result_.deadlock +=
+            (result_.deadlock.empty() ? "" : "; ") + to_text(programs_[r][ranks_[r].position]);
+    for (const auto& [place, queue] : queues_)
+      DELTAPIPE_ASSERT(!result_.deadlock.empty() || queue.messages.empty(),
+                       "a message is never received");
     return std::move(result_);
   }
 
  private:
-  bool execute(std::size_t s, const Instruction& instruction) {
-    if (const std::optional<Transfer> message = transfer_of(instruction)) {
-      SimulatedLink& wire = link(*message);
-      const bool passed = message->sends ? wire.send(message->micro_batch, clock_[s])
-                                         : wire.receive(message->micro_batch, clock_[s]);
-      if (!passed) return false;
+  struct Rank {
+    std::size_t position = 0;
+    double clock = 0;
+    bool has_encoded = false;    ///< the message of its next instruction
+    double out = 0, in = 0;      ///< when its wires become free
+    double sum = 0;              ///< when its link to other replicas becomes free
+    double sum_arrival = 0;      ///< when its last sum is complete
+    std::set<int> final_stages;  ///< whose next pass completes their gradients
+  };
+  /// A rank may go on, or a message reaches the rank's wire.
+  struct Event {
+    double time = 0;
+    std::uint64_t number = 0;  ///< order of events at the same time
+    std::size_t rank = 0;
+    Message* message = nullptr;
+    bool operator<(const Event& other) const {
+      return std::pair(time, number) > std::pair(other.time, other.number);
     }
-    const double begin = clock_[s];
-    clock_[s] += cost_of(instruction.action);
-    result_.ranks[s].push_back({instruction, begin, clock_[s]});
+  };
+
+  void wake(std::size_t rank, double time) {
+    events_.push({time, events_so_far_++, rank, nullptr});
+  }
+
+  /// Executes a rank's next instruction. If it has to wait, the rank is woken later.
+  void go_on(std::size_t r, double now) {
+    Rank& rank = ranks_[r];
+    if (now < rank.clock || rank.position == programs_[r].size()) return;
+    const Instruction& instruction = programs_[r][rank.position];
+    if (const std::optional<Transfer> transfer = transfer_of(instruction)) {
+      if (!(transfer->sends ? send(r, *transfer, now) : receive(r, *transfer, now))) return;
+    } else {
+      compute(r, instruction);
+    }
+    ++rank.position;
+    wake(r, rank.clock);
+  }
+
+  void compute(std::size_t r, const Instruction& instruction) {
+    Rank& rank = ranks_[r];
+    if (instruction.action == Action::finish_reductions && rank.sum_arrival > rank.clock) {
+      result_.seconds[r].replicas += rank.sum_arrival - rank.clock;
+      rank.clock = rank.sum_arrival;
+    }
+    const double seconds = cost_of(instruction);
+    sum_over_replicas(rank, instruction, seconds);
+    result_.seconds[r].compute += seconds;
+    note(r, seconds);
+  }
+  /// The rank's next instruction occupies it for some time.
+  void note(std::size_t r, double seconds) {
+    Rank& rank = ranks_[r];
+    const double begin = rank.clock;
+    rank.clock += seconds;
+    result_.ranks[r].push_back({programs_[r][rank.position], begin, rank.clock});
+  }
+
+  void sum_over_replicas(Rank& rank, const Instruction& instruction, double seconds) {
+    const int stage = instruction.stage;
+    if (instruction.action == Action::reduce_gradients) rank.final_stages.insert(stage);
+    const bool completes =
+        instruction.action == Action::backward || instruction.action == Action::backward_parameters;
+    const bool sums = instruction.action == Action::reduce_zeros ||
+                      (completes && rank.final_stages.erase(stage) > 0);
+    if (!sums) return;
+    const SumCost& sum = entry(costs_.sums, stage);
+    const double begin = std::max(rank.sum, rank.clock + seconds / sum.parts);
+    rank.sum = std::max(begin + sum.seconds, rank.clock + seconds + sum.seconds / sum.parts);
+    rank.sum_arrival = rank.sum + sum.latency_seconds;
+  }
+
+  /// Returns false if the rank has to wait, or encodes until later.
+  bool send(std::size_t r, const Transfer& transfer, double now) {
+    Rank& rank = ranks_[r];
+    Queue& queue = queues_[{transfer.wire, transfer.boundary}];
+    const LinkCost& cost = cost_of(transfer);
+    const bool is_bounded = transfer.wire == Wire::activation || transfer.wire == Wire::gradient;
+    if (is_bounded && static_cast<int>(queue.messages.size()) >= costs_.buffers) {
+      queue.waiting_sender = r;
+      return false;
+    }
+    result_.seconds[r].wire += now - rank.clock;
+    rank.clock = now;
+    if (!rank.has_encoded) {
+      rank.has_encoded = true;
+      note(r, cost.encode_seconds);
+      result_.seconds[r].codec += cost.encode_seconds;
+      if (cost.encode_seconds > 0) {
+        wake(r, rank.clock);
+        return false;
+      }
+    }
+    rank.has_encoded = false;
+    queue.receiver = receiver_of(transfer);
+    queue.messages.push_back({transfer.micro_batch, cost, now, std::nullopt});
+    leave(r, queue.receiver, queue.messages.back());
     return true;
   }
 
-  double cost_of(Action action) const {
-    switch (action) {
+  void leave(std::size_t sender, std::size_t receiver, Message& message) {
+    const auto [seconds, latency, encode, decode] = message.cost;
+    if (costs_.sharing == LinkSharing::receiver_wires) {
+      events_.push({message.sent, events_so_far_++, receiver, &message});
+      return;
+    }
+    const bool is_wire = costs_.sharing == LinkSharing::rank_wires;
+    double& free = is_wire ? ranks_[sender].out : links_[{sender, receiver}];
+    const double begin = std::max(message.sent, free);
+    free = begin + seconds;
+    if (is_wire)
+      events_.push({begin + latency, events_so_far_++, receiver, &message});
+    else
+      arrive(receiver, message, free + latency);
+  }
+  /// A message reaches its receiver's wire.
+  void enter(std::size_t receiver, Message& message, double now) {
+    double& free = ranks_[receiver].in;
+    free = std::max(now, free) + message.cost.message_seconds;
+    if (costs_.sharing == LinkSharing::receiver_wires) free += message.cost.latency_seconds;
+    arrive(receiver, message, free);
+  }
+  void arrive(std::size_t receiver, Message& message, double time) {
+    message.arrival = time;
+    wake(receiver, time);
+  }
+
+  /// Returns false if the rank has to wait.
+  bool receive(std::size_t r, const Transfer& transfer, double now) {
+    Rank& rank = ranks_[r];
+    Queue& queue = queues_[{transfer.wire, transfer.boundary}];
+    if (queue.messages.empty()) return false;
+    const Message message = queue.messages.front();
+    DELTAPIPE_ASSERT(message.micro_batch == transfer.micro_batch,
+                     "micro-batch " + std::to_string(transfer.micro_batch) + " is received as " +
+                         std::to_string(message.micro_batch) + " arrives");
+    if (!message.arrival || *message.arrival > now) return false;
+    queue.messages.pop_front();
+    const double sent = std::clamp(message.sent, rank.clock, now);
+    result_.seconds[r].bubble += sent - rank.clock;
+    result_.seconds[r].wire += now - sent;
+    rank.clock = now;
+    note(r, message.cost.decode_seconds);
+    result_.seconds[r].codec += message.cost.decode_seconds;
+    if (queue.waiting_sender) wake(*queue.waiting_sender, now);
+    queue.waiting_sender.reset();
+    return true;
+  }
+
+  double cost_of(const Instruction& instruction) const {
+    const PassCost& pass = entry(costs_.stages, instruction.stage);
+    switch (instruction.action) {
       case Action::forward:
-        return costs_.forward;
+        return pass.forward;
       case Action::backward:
-        return costs_.backward;
+        return pass.backward;
       case Action::backward_inputs:
-        return costs_.backward * (1 - costs_.parameter_share);
+        return pass.backward * (1 - pass.parameter_share);
       case Action::backward_parameters:
-        return costs_.backward * costs_.parameter_share;
+        return pass.backward * pass.parameter_share;
       case Action::update:
         return costs_.update;
       default:
@@ -105,12 +238,12 @@ class Simulator {
     }
   }
 
-  const LinkCost& cost_of(Wire wire) const {
-    switch (wire) {
+  const LinkCost& cost_of(const Transfer& transfer) const {
+    switch (transfer.wire) {
       case Wire::activation:
-        return costs_.activation;
+        return entry(costs_.activations, transfer.boundary);
       case Wire::gradient:
-        return costs_.gradient;
+        return entry(costs_.gradients, transfer.boundary);
       case Wire::embedding:
       case Wire::embedding_gradient:
         return costs_.embedding;
@@ -122,17 +255,31 @@ class Simulator {
     return costs_.common_values;
   }
 
-  SimulatedLink& link(const Transfer& message) {
-    const Wire wire = message.wire;
-    const bool bounded = wire == Wire::activation || wire == Wire::gradient;
-    const int buffers = bounded ? costs_.buffers : std::numeric_limits<int>::max();
-    return links_.try_emplace({wire, message.boundary}, cost_of(wire), buffers).first->second;
+  std::size_t receiver_of(const Transfer& transfer) const {
+    const auto rank_of = [&](int stage) { return static_cast<std::size_t>(stage) % ranks_.size(); };
+    switch (transfer.wire) {
+      case Wire::activation:
+      case Wire::common_values:
+        return rank_of(transfer.boundary + 1);
+      case Wire::gradient:
+      case Wire::common_gradient:
+        return rank_of(transfer.boundary);
+      case Wire::embedding:
+        return 0;
+      case Wire::embedding_gradient:
+        break;
+    }
+    return rank_of(last_stage_);
   }
 
   const std::vector<Program>& programs_;
-  SimulationCosts costs_;
-  std::vector<double> clock_;
-  std::map<std::pair<Wire, int>, SimulatedLink> links_;
+  const SimulationCosts& costs_;
+  int last_stage_ = 0;
+  std::vector<Rank> ranks_;
+  std::map<std::pair<Wire, int>, Queue> queues_;
+  std::map<std::pair<std::size_t, std::size_t>, double> links_;  ///< when they become free
+  std::priority_queue<Event> events_;
+  std::uint64_t events_so_far_ = 0;
   Simulation result_;
 };
 
@@ -155,8 +302,10 @@ std::string cell_of(const Instruction& instruction, bool names_stage) {
       return "B" + micro_batch;
     case Action::backward_parameters:
       return "W" + micro_batch;
-    default:
+    case Action::update:
       return "U";
+    default:
+      return "C" + micro_batch;
   }
 }
 

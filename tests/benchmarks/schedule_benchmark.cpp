@@ -159,9 +159,9 @@ double simulated(const Case& c, const Load& load, int ranks) {
     buffers = message_buffers(find_schedule(c.schedule), stages.front());
   }
   SimulationCosts costs;
-  costs.forward = load.forward_seconds / c.stages_per_rank;
-  costs.backward = 2 * costs.forward;
-  costs.activation.latency_seconds = costs.gradient.latency_seconds = load.latency_seconds;
+  const double forward = load.forward_seconds / c.stages_per_rank;
+  costs.stages = {{forward, 2 * forward}};
+  costs.activations = costs.gradients = {{0, load.latency_seconds}};
   costs.buffers = buffers;
   return simulate(programs, costs).makespan();
 }

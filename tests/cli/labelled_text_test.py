@@ -320,6 +320,9 @@ class LabelledTexts(Texts, support.TestCase):
 
     def test_mistakes(self):
         empty = write_csv(self.place / "empty.csv", [("a", "b", "x"), ("c", "d", "")])
+        stars = write_csv(self.place / "stars.csv", [(first, second, "123"[i % 3]) for i, (
+            first, second, _) in enumerate(self.table)])
+        no_star = write_csv(self.place / "no_star.csv", [("a", "b", "0")])
         blank = write_csv(self.place / "blank.csv", [("a", "b", "x"), ("c", "d", " ")])
         no_label = write_csv(self.place / "no_label.csv", self.table, ("first", "second", "x"))
         for overrides, parts in (
@@ -330,6 +333,8 @@ class LabelledTexts(Texts, support.TestCase):
                 (["evaluation.prompts=[\"p.jsonl\"]"], ["requires a language model"]),
                 ([f"data.train=[\"{empty}\"]"], ["empty.csv:3: the label is empty"]),
                 ([f"data.train=[\"{blank}\"]"], ["blank.csv:3: the label is empty"]),
+                ([f"data.train=[\"{stars}\"]", f"data.validation=[\"{no_star}\"]"],
+                 ["no_star.csv:2", "not one of the model's 3 classes"]),
                 (["data.sequence_length=3"], ["at least 4"]),
                 ([f"data.train=[\"{self.text}\"]"], ["JSON lines, CSV and TSV"])):
             with self.subTest(overrides):
@@ -455,6 +460,19 @@ class DebertaTexts(Texts, support.TestCase):
                            [f"training.optimizer.frozen={json.dumps(frozen)}"])
                 models.append(self.model_bytes(f"parts{stages}"))
             self.assertEqual(*models, frozen)
+
+    def test_a_schedule_with_all_relative_embeddings_frozen(self):
+        """Gradients then end at the first stage that trains something."""
+        frozen = ["embeddings", "encoder.rel_embeddings", "encoder.LayerNorm", "encoder.conv",
+                  "encoder.layer.0", "encoder.layer.1"]
+        deck = self.deck_file(self.trained(pipeline={"stages": 2}))
+        present = [name for name in frozen if support.run(
+            ["check", deck, f"training.optimizer.frozen={json.dumps([name])}"]).status == 0]
+        self.assertIn("encoder.rel_embeddings", present)
+        out = self.succeed(["check", "--schedule", deck,
+                            f"training.optimizer.frozen={json.dumps(present)}"]).out
+        self.assertIn("backward passes end at stage 1", out)
+        self.assertIn("stage 1 | .  F0 B0", out)
 
     def test_other_models_have_no_relative_embeddings(self):
         new = {"type": "bert", "n_layer": LAYERS, "n_embd": 32, "n_head": 2, "n_positions": TOKENS}

@@ -49,7 +49,7 @@ std::vector<Program> programs_of(const Layout& l) {
 SimulationCosts costs_of(int buffers, double message = 0) {
   SimulationCosts costs;
   costs.buffers = buffers;
-  costs.activation.message_seconds = costs.gradient.message_seconds = message;
+  costs.activations = costs.gradients = {{message}};
   return costs;
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("Interleaved: ranks wait V times less", "[interleaved]") {
 TEST_CASE("Interleaved: more in flight hides slower links", "[interleaved]") {
   const auto idle = [](int in_flight, double latency) {
     SimulationCosts costs;
-    costs.activation.latency_seconds = costs.gradient.latency_seconds = latency;
+    costs.activations = costs.gradients = {{0, latency}};
     return 1 - simulate(programs_of({3, 2, 24, in_flight}), costs).busy_fraction();
   };
   CHECK(idle(1, 3) > 0.4);

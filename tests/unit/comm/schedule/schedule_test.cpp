@@ -33,7 +33,7 @@ std::vector<Program> programs_of(const Schedule& schedule, int stages, int micro
 
 SimulationCosts costs_of(int buffers, double backward = 1) {
   SimulationCosts costs;
-  costs.backward = backward;
+  costs.stages = {{1, backward}};
   costs.buffers = buffers;
   return costs;
 }
@@ -231,7 +231,7 @@ TEST_CASE("ZB-H1 is idle for (K - 1) (F + B - W)", "[schedule]") {
       for (const double share : {0.5, 0.45, 0.4}) {
         CAPTURE(stages, micro_batches, share);
         SimulationCosts costs = costs_of(kUnbounded, 2);
-        costs.parameter_share = share;
+        costs.stages.front().parameter_share = share;
         const Simulation simulation = simulate(programs_of(schedule, stages, micro_batches), costs);
         REQUIRE(simulation.deadlock.empty());
         const double W = 2 * share, B = 2 - W;
@@ -273,7 +273,7 @@ TEST_CASE("Over slow links ZB-H1 takes no longer than 1F1B", "[schedule]") {
       for (const double latency : {0.0, 1.0}) {
         CAPTURE(in_flight, seconds, latency);
         SimulationCosts costs;
-        costs.activation = costs.gradient = {seconds, latency};
+        costs.activations = costs.gradients = {{seconds, latency}};
         const auto makespan = [&](const char* name) {
           return simulate(programs_of(find_schedule(name), 4, 32, in_flight), costs).makespan();
         };
@@ -285,8 +285,8 @@ TEST_CASE("A simulated step over slow links takes what a hand works out", "[sche
   // Two stages, one micro-batch: forward 1, its message 3 + 0.5, forward 1, backward 2, its message
   // 4, backward 2; the second micro-batch's message waits for the first one's to leave.
   SimulationCosts costs;
-  costs.activation = {3, 0.5};
-  costs.gradient = {4, 0};
+  costs.activations = {{3, 0.5}};
+  costs.gradients = {{4, 0}};
   costs.update = 0.25;
   const Schedule& schedule = find_schedule("gpipe");
   CHECK(simulate(programs_of(schedule, 2, 1), costs).makespan() == 1 + 3.5 + 3 + 4 + 2 + 0.25);

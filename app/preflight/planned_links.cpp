@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/preflight/planned_links.hpp"
+
+#include <algorithm>
+
+#include "comm/boundary/rank_links.hpp"
+
+namespace deltapipe {
+
+double PlannedLinks::seconds_of(int from, int to, std::uint64_t bytes) const {
+  if (network_.ranks.empty()) return EmulatedLink(between(from, to)).seconds_of(bytes);
+  return std::max(wire(from).seconds_of(bytes), wire(to).seconds_of(bytes));
+}
+
+double PlannedLinks::latency_of(int from, int to) const {
+  if (network_.ranks.empty()) return between(from, to).latency_seconds;
+  return std::max(wire_settings(from).latency_seconds, wire_settings(to).latency_seconds);
+}
+
+void PlannedLinks::pass(int from, int to, std::uint64_t bytes) {
+  if (!are_known() || from == to) return;
+  if (network_.ranks.empty()) {
+    loads_["rank " + std::to_string(from) + " to " + std::to_string(to)] +=
+        EmulatedLink(between(from, to)).seconds_of(bytes);
+    return;
+  }
+  loads_["rank " + std::to_string(from) + " out"] += wire(from).seconds_of(bytes);
+  loads_["rank " + std::to_string(to) + " in"] += wire(to).seconds_of(bytes);
+}
+
+LinkSettings PlannedLinks::between(int from, int to) const {
+  return link_between(network_, from, to, {ranks_, is_ring_});
+}
+
+const LinkSettings& PlannedLinks::wire_settings(int rank) const {
+  return network_.ranks[network_.ranks.size() == 1 ? 0 : static_cast<std::size_t>(rank)];
+}
+
+}  // namespace deltapipe

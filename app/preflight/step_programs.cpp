@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/preflight/step_programs.hpp"
+
+#include "app/preflight/memory_prediction.hpp"
+#include "app/training/stages.hpp"
+#include "comm/pipeline/stage_plan.hpp"
+#include "models/model.hpp"
+
+namespace deltapipe {
+
+StepTraits step_traits(const Settings& settings, const ModelLayout& model) {
+  const int stages = settings.pipeline.stages;
+  StepTraits traits;
+  traits.first_trained_stage = model.first_trained_stage;
+  if (stages == 1) return traits;
+  const auto first = model.model->make_stage(stage_part(model.partition, 0));
+  const TokenEmbedding<float>* const embedding = first->token_embedding();
+  traits.trains_common = first->common_parameters() != nullptr;
+  traits.sends_rows = embedding != nullptr && embedding->shared() && embedding->lends_rows();
+  return traits;
+}
+
+std::vector<Program> step_programs(const Settings& settings, const StepTraits& traits) {
+  const PipelineSettings& pipeline = settings.pipeline;
+  const PipelineOptions options = pipeline_options(settings);
+  std::vector<Program> programs;
+  for (int rank = 0; rank < pipeline.pipeline_ranks(); ++rank) {
+    std::vector<ScheduleShape> stages;
+    for (const StagePlace& place : places_of_rank(pipeline, rank)) {
+      ScheduleShape shape{place.stage, pipeline.stages, settings.training.micro_batches,
+                          pipeline.in_flight};
+      shape.stages_per_rank = pipeline.stages_per_rank;
+      shape.first_trained_stage = traits.first_trained_stage;
+      shape.trains_common = traits.trains_common;
+      shape.recomputes = stage_recomputes(options, place.stage);
+      shape.embedding = traits.sends_rows ? EmbeddingPlace::shared : EmbeddingPlace::none;
+      stages.push_back(shape);
+    }
+    programs.push_back(training_program(find_schedule(pipeline.schedule), stages));
+  }
+  return programs;
+}
+
+}  // namespace deltapipe

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// The instructions of a training step, for predictions.
+#pragma once
+
+#include <vector>
+
+#include "app/deck/settings.hpp"
+#include "app/session/session.hpp"
+#include "comm/schedule/schedule.hpp"
+
+namespace deltapipe {
+
+/// Properties of the model that change a step's instructions.
+struct StepTraits {
+  int first_trained_stage = 0;
+  bool trains_common = false;  ///< gradients of common parameters are summed over stages
+  bool sends_rows = false;     ///< the first and the last stage share a trained token embedding
+};
+
+StepTraits step_traits(const Settings& settings, const ModelLayout& model);
+
+/// Returns the program of each rank of a pipeline, for a full step.
+std::vector<Program> step_programs(const Settings& settings, const StepTraits& traits);
+
+}  // namespace deltapipe
