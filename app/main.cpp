@@ -161,15 +161,16 @@ void check(const CommandLine& line, const Settings& settings, const DeckPlaces& 
            const MpiSession& mpi, StartWatch& watch) {
   const int ranks = settings.pipeline.pipeline_ranks() * settings.pipeline.replicas;
   const std::vector<RankMachine> machines = machines_of_ranks(MPI_COMM_WORLD);
-  if (mpi.size() != ranks || ranks == 1) {
+  if (line.plan || mpi.size() != ranks || ranks == 1) {
     watch.stop();
     agree(MPI_COMM_WORLD, [&] {
       if (mpi.rank() != 0) return;
       with_places(places, [&] {
+        if (line.plan) return run_plan(settings, line.json);
         run_check(settings, ranks == mpi.size() ? machines : std::vector<RankMachine>(),
                   {line.schedule, line.shows_deck});
       });
-      if (mpi.size() > 1)
+      if (mpi.size() > 1 && !line.plan)
         std::printf("# %d ranks were started and the run has %d: they are not compared\n",
                     mpi.size(), ranks);
     });
@@ -207,6 +208,7 @@ int run_alone(const CommandLine& line, int argc, char** argv) {
     agree([&] {
       with_places(places, [&] {
         if (line.command == Command::tokenize) return run_tokenize(settings);
+        if (line.plan) return run_plan(settings, line.json);
         const bool is_whole = ranks_of(settings.pipeline) == 1;
         run_check(settings,
                   is_whole ? std::vector<RankMachine>{this_machine()} : std::vector<RankMachine>(),

@@ -31,8 +31,8 @@ namespace {
 
 /// All that a restart may change: where and how results go, what only takes time, and the layout.
 bool may_change(const std::string& key) {
-  constexpr std::array<std::string_view, 4> kSections = {"output.", "checkpoint.", "network.",
-                                                         "generate."};
+  constexpr std::array<std::string_view, 5> kSections = {"output.", "checkpoint.", "network.",
+                                                         "generate.", "plan."};
   constexpr auto kKeys =
       std::to_array<std::string_view>({"evaluation.prompts",       "model.path",
                                        "tokenizer.path",           "data.train",

@@ -94,6 +94,15 @@ void add_command(CLI::App& app, const Description& description, Arguments& argum
                       "show when each stage works on which micro-batch, and when it waits");
     command->add_flag("--deck", arguments.line.shows_deck,
                       "print the deck with all defaults before the plan");
+    CLI::Option* const plan = command->add_flag(
+        "--plan", arguments.line.plan, "predict the time of a step, from the rates in [plan]");
+    command
+        ->add_option("--bandwidth", arguments.line.bandwidths,
+                     "with --plan: bandwidths to compare, in place of plan.bandwidths")
+        ->option_text("RATE,...")
+        ->needs(plan);
+    command->add_flag("--json", arguments.line.json, "with --plan: print one JSON object")
+        ->needs(plan);
     command->add_flag("--schema", arguments.schema, "print a JSON schema of decks, for editors");
     command->add_flag("--reference", arguments.reference,
                       "print all keys of a deck with ranges, defaults and meaning (Markdown)");
@@ -194,8 +203,24 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
   return {arguments.line, exit_success};
 }
 
+namespace {
+
+/// Returns "10 Gbit/s,1 Gbit/s" as an override.
+std::string override_of_bandwidths(const std::string& list) {
+  std::string values;
+  std::istringstream parts(list);
+  for (std::string part; std::getline(parts, part, ',');)
+    values += (values.empty() ? "\"" : ", \"") + part + "\"";
+  return "plan.bandwidths=[" + values + "]";
+}
+
+}  // namespace
+
 Settings settings_of(const CommandLine& command_line, DeckPlaces* where) {
-  Settings settings = read_deck(command_line.deck, command_line.overrides, where);
+  std::vector<std::string> overrides = command_line.overrides;
+  if (!command_line.bandwidths.empty())
+    overrides.push_back(override_of_bandwidths(command_line.bandwidths));
+  Settings settings = read_deck(command_line.deck, overrides, where);
   if (command_line.prompts.empty()) return settings;
   if (where != nullptr) where->keys["generate.prompts"] = {"argument '--prompt'"};
   settings.generate.prompts = command_line.prompts;

@@ -35,6 +35,9 @@ struct CommandLine {
   std::uint64_t step = 0;              ///< export: of the checkpoint; 0: the newest
   std::string directory;               ///< export: where to; empty: a name in output.directory
   bool shows_deck = false;             ///< check: show the deck with all defaults
+  bool plan = false;                   ///< check: predict the time of a step
+  bool json = false;                   ///< check --plan: as JSON
+  std::string bandwidths;              ///< check --plan: "10Gbit/s,1Gbit/s", for plan.bandwidths
 };
 
 struct ParsedCommandLine {

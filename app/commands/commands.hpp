@@ -35,6 +35,10 @@ struct CheckOptions {
   bool deck = false;      ///< the deck with all defaults, first
 };
 
+/// `check --plan`: prints the predicted time of a step for each codec and bandwidth, the bandwidth
+/// that each codec needs, and what to set; with `as_json` as one JSON object. Throws UserError.
+void run_plan(const Settings& settings, bool as_json);
+
 /// On rank 0: prints what the deck amounts to and runs nothing. `machines` has an entry a rank
 /// when as many were started as the run needs, else none. Throws UserError when the run could not
 /// start: existing inputs do not fit, or something is missing. Returns what the ranks compare of

@@ -145,8 +145,8 @@ class Assign {
     *size.value = static_cast<std::uint64_t>(bytes);
   }
 
-  void operator()(const Duration& duration) const {
-    *duration.value = quantity(node_, long_duration_units(), 0, duration.high);
+  void operator()(const Quantity& one) const {
+    *one.value = quantity(node_, one.units, 0, one.high);
   }
 
   void operator()(const QuantityList& list) const {

@@ -75,7 +75,7 @@ struct Keywords {
     return "\"enum\": [" + names + "]";
   }
   std::string operator()(const Size&) const { return quantity(size_units()); }
-  std::string operator()(const Duration&) const { return quantity(long_duration_units()); }
+  std::string operator()(const Quantity& one) const { return quantity(one.units); }
   std::string operator()(const QuantityList& list) const { return or_list(quantity(list.units)); }
 };
 

@@ -61,9 +61,7 @@ struct Write {
   std::string operator()(const Size& size) const {
     return quantity_text(static_cast<double>(*size.value), size_units());
   }
-  std::string operator()(const Duration& duration) const {
-    return quantity_text(*duration.value, long_duration_units());
-  }
+  std::string operator()(const Quantity& one) const { return quantity_text(*one.value, one.units); }
   std::string operator()(const QuantityList& list) const {
     return list_text(*list.value, [&](double value) { return quantity_text(value, list.units); });
   }

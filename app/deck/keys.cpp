@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/deck/keys.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "app/deck/keys/replica_keys.hpp"
@@ -49,12 +50,18 @@ const auto section_table = std::to_array<Section>({
      "When a run writes checkpoints. Without every_steps, every, milestone_every and time_limit it "
      "writes none."},
     {"generate", "Settings of `deltapipe generate`."},
+    {"plan", "Rates and links of `deltapipe check --plan`, which predicts the time of a step."},
 });
 
+/// A list that the deck does not need stays empty.
 void split(const std::vector<LinkSettings>& links, Draft::Links& lists) {
+  const auto is_limited = [](const LinkSettings& link) { return link.bits_per_second > 0; };
+  const auto is_delayed = [](const LinkSettings& link) { return link.latency_seconds > 0; };
+  const bool delays = std::ranges::any_of(links, is_delayed);
+  const bool limits = !delays || std::ranges::any_of(links, is_limited);
   for (const LinkSettings& link : links) {
-    lists.bits_per_second.push_back(link.bits_per_second);
-    lists.latency_seconds.push_back(link.latency_seconds);
+    if (limits) lists.bits_per_second.push_back(link.bits_per_second);
+    if (delays) lists.latency_seconds.push_back(link.latency_seconds);
   }
 }
 
@@ -95,14 +102,20 @@ struct Allowed {
   std::string operator()(const Size&) const {
     return "bytes, or a string with a unit: " + unit_names(size_units());
   }
-  std::string operator()(const Duration& duration) const {
-    return "seconds, or a string with a unit: " + unit_names(long_duration_units()) + ", at most " +
-           format_quantity(duration.high, long_duration_units());
+  template <class T>
+  static std::string quantity(const T& target) {
+    return base_of(target.units) + ", or a string with a unit: " + unit_names(target.units) +
+           ", at most " + format_quantity(target.high, target.units);
   }
+  static std::string base_of(std::span<const Unit> units) {
+    for (const Unit& unit : units)
+      if (unit.multiplier == unit.divisor)
+        return unit.name == std::string("s") ? "seconds" : unit.name;
+    return "number";
+  }
+  std::string operator()(const Quantity& one) const { return quantity(one); }
   std::string operator()(const QuantityList& list) const {
-    const std::string base = list.units.data() == bandwidth_units().data() ? "bit/s" : "seconds";
-    return base + ", or a string with a unit: " + unit_names(list.units) + ", at most " +
-           format_quantity(list.high, list.units) + "; or a list of these";
+    return quantity(list) + "; or a list of these";
   }
 };
 }  // namespace
@@ -143,6 +156,7 @@ std::vector<Key> keys_of(Draft& draft) {
   add_output(keys, s.output);
   add_checkpoint(keys, s.checkpoint);
   add_generate(keys, s.generate);
+  add_plan(keys, s.plan);
   return keys;
 }
 

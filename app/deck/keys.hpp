@@ -70,9 +70,10 @@ struct Choice {
 struct Size {
   std::uint64_t* value;
 };
-/// 0 <= value <= high, in seconds.
-struct Duration {
+/// 0 <= value <= high.
+struct Quantity {
   double* value;
+  std::span<const Unit> units;
   double high;
 };
 /// Each 0 or low <= value <= high.
@@ -85,7 +86,7 @@ struct QuantityList {
 struct Key {
   std::string section;  ///< "training.optimizer"
   std::string name;     ///< "learning_rate"
-  std::variant<Flag, Integer, IntegerList, Real, RealList, Text, TextList, Choice, Size, Duration,
+  std::variant<Flag, Integer, IntegerList, Real, RealList, Text, TextList, Choice, Size, Quantity,
                QuantityList>
       target;
   std::string meaning;  ///< one line, unit included

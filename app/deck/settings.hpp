@@ -105,6 +105,19 @@ struct GenerateSettings {
   bool operator==(const GenerateSettings&) const = default;
 };
 
+/// [plan]
+struct PlanSettings {
+  std::string run;          ///< run file whose measured times are the rates; empty: none
+  double flops = 0;         ///< floating-point operations per second of a rank
+  double codec_rate = 0;    ///< bytes of fp32 per second; 0: codecs take no time
+  double forward_bits = 0;  ///< per value on the wire; 0: the codec's payload
+  double backward_bits = 0;
+  bool receiver_wires = false;     ///< LinkSharing::receiver_wires
+  std::vector<double> bandwidths;  ///< bit/s, in place of the network's
+
+  bool operator==(const PlanSettings&) const = default;
+};
+
 struct Settings {
   ModelSettings model;
   TokenizerSettings tokenizer;  ///< [tokenizer]
@@ -123,6 +136,7 @@ struct Settings {
   OutputSettings output;
   CheckpointSettings checkpoint;
   GenerateSettings generate;
+  PlanSettings plan;
 
   bool operator==(const Settings&) const = default;
 };

@@ -25,6 +25,13 @@ constexpr std::array bandwidths = {Unit{"Tbit/s", 1e12, 1}, Unit{"Gbit/s", 1e9, 
                                    Unit{"Mbit/s", 1e6, 1}, Unit{"kbit/s", 1e3, 1},
                                    Unit{"bit/s", 1, 1}};
 
+constexpr std::array byte_rates = {Unit{"TB/s", 1e12, 1}, Unit{"GB/s", 1e9, 1},
+                                   Unit{"MB/s", 1e6, 1}, Unit{"kB/s", 1e3, 1}, Unit{"B/s", 1, 1}};
+
+constexpr std::array flop_rates = {Unit{"Pflop/s", 1e15, 1}, Unit{"Tflop/s", 1e12, 1},
+                                   Unit{"Gflop/s", 1e9, 1}, Unit{"Mflop/s", 1e6, 1},
+                                   Unit{"flop/s", 1, 1}};
+
 constexpr std::array durations = {Unit{"s", 1, 1}, Unit{"ms", 1, 1e3}, Unit{"us", 1, 1e6},
                                   Unit{"ns", 1, 1e9}};
 
@@ -51,6 +58,12 @@ std::span<const Unit> size_units() {
 }
 std::span<const Unit> bandwidth_units() {
   return bandwidths;
+}
+std::span<const Unit> byte_rate_units() {
+  return byte_rates;
+}
+std::span<const Unit> flop_rate_units() {
+  return flop_rates;
 }
 std::span<const Unit> duration_units() {
   return durations;

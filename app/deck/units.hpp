@@ -19,6 +19,8 @@ struct Unit {
 
 std::span<const Unit> size_units();           ///< base: byte
 std::span<const Unit> bandwidth_units();      ///< base: bit/s
+std::span<const Unit> byte_rate_units();      ///< base: B/s
+std::span<const Unit> flop_rate_units();      ///< base: flop/s
 std::span<const Unit> duration_units();       ///< base: second
 std::span<const Unit> long_duration_units();  ///< base: second; up to days
 

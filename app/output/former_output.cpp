@@ -36,8 +36,8 @@ std::optional<DeckDifference> difference_between(const Settings& former, const S
                                                  bool is_finished) {
   // Sections that may differ when an unfinished run is repeated: nobody compares its times.
   const std::vector<std::string_view> sections =
-      is_finished ? std::vector<std::string_view>{"checkpoint.", "generate."}
-                  : std::vector<std::string_view>{"checkpoint.", "generate.", "output.",
+      is_finished ? std::vector<std::string_view>{"checkpoint.", "generate.", "plan."}
+                  : std::vector<std::string_view>{"checkpoint.", "generate.", "plan.", "output.",
                                                   "network.",    "pipeline.", "cache."};
   std::vector<std::string_view> ignored = {"output.directory", "output.overwrite",
                                            "output.log_every", "pipeline.timeout",

@@ -67,7 +67,7 @@ struct TimelineEntry {
   double end = 0;
 };
 
-/// How a rank spends a step. Waits at the end of the step, for slower ranks, are part of none.
+/// Use of a step by a rank. Waits at the end of the step, for slower ranks, are part of none.
 struct RankSeconds {
   double compute = 0;  ///< passes and the update
   double codec = 0;

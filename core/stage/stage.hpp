@@ -110,9 +110,9 @@ class TokenEmbedding {
 };
 
 /// Interface of stages whose blocks all use the same trained parameters. The first stage owns them,
-/// and the others have copies (ParameterArena::add_renewed_copy), which are renewed after each update.
-/// Their gradients are summed from the model's last block to its first one, so that the partition
-/// does not change their bits.
+/// and the others have copies (ParameterArena::add_renewed_copy), which are renewed after each
+/// update. Their gradients are summed from the model's last block to its first one, so that the
+/// partition does not change their bits.
 template <class Real>
 class CommonParameters {
  public:

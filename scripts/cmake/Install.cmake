@@ -25,7 +25,7 @@ install(FILES ${CMAKE_BINARY_DIR}/generated/deltapipeConfig.cmake
 # Decks, and the scripts that work without a checkout. The others build, test or document deltapipe.
 set(data_dir ${CMAKE_INSTALL_DATADIR}/deltapipe)
 install(DIRECTORY inputs DESTINATION ${data_dir})
-install(PROGRAMS scripts/compare_runs.py scripts/make_corpus.sh scripts/make_exercises.py scripts/plot_run.py
+install(PROGRAMS scripts/compare_runs.py scripts/make_corpus.sh scripts/make_exercises.py scripts/plot_plan.py scripts/plot_run.py
   scripts/export_run.py scripts/run_table.py scripts/shaped_links.sh scripts/study.py scripts/study.sbatch
   scripts/train.sbatch DESTINATION ${data_dir}/scripts)
 install(FILES scripts/pyproject.toml scripts/script_support.py scripts/study_matrix.py

@@ -16,7 +16,7 @@ _deltapipe() {
     elif [[ $word == -* ]]; then
         local options="--help"
         case $command in
-            check) options+=" --schedule --deck --schema --reference" ;;
+            check) options+=" --schedule --plan --bandwidth --json --deck --schema --reference" ;;
             generate) options+=" --prompt" ;;
             export) options+=" --step --to" ;;
         esac

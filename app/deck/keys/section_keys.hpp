@@ -74,5 +74,6 @@ void add_network(std::vector<Key>& keys, Draft& draft);
 void add_output(std::vector<Key>& keys, OutputSettings& settings);
 void add_checkpoint(std::vector<Key>& keys, CheckpointSettings& settings);
 void add_generate(std::vector<Key>& keys, GenerateSettings& settings);
+void add_plan(std::vector<Key>& keys, PlanSettings& plan);
 
 }  // namespace deltapipe::deck

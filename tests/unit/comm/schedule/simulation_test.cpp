@@ -122,7 +122,7 @@ TEST_CASE("A sum over replicas hides behind the backward pass that completes it"
     return simulate(programs, costs);
   };
   CHECK(simulated({}).makespan() == 5.5);
-  // Of four parts the first is available after a quarter of the pass, at 2, and the last one, which
+  // The first of four parts is available after a quarter of the pass, at 2, and the last one, which
   // takes a quarter of the sum, at the pass' end.
   CHECK(simulated({.seconds = 2, .parts = 4}).makespan() == 5 + 0.5 + 0.5);
   CHECK(simulated({.seconds = 8, .parts = 4}).makespan() == 2 + 8 + 0.5);

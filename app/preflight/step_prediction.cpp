@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/preflight/step_prediction.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "app/preflight/memory_prediction.hpp"
+#include "app/preflight/message_sizes.hpp"
+#include "app/preflight/planned_links.hpp"
+#include "comm/replicas/reduce_scatter_sum.hpp"
+#include "models/model.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+constexpr std::uint64_t kMostSamples = 4096;  ///< looked at for means
+
+/// A crossing of samples that were visited before.
+Crossing steady_crossing(CrossingKind kind, int samples, int tokens, double warmup_epochs) {
+  Crossing crossing;
+  crossing.kind = kind;
+  crossing.epoch = warmup_epochs;
+  for (int i = 0; i < samples; ++i) crossing.sample_ids.push_back(static_cast<std::uint64_t>(i));
+  crossing.tokens.assign(static_cast<std::size_t>(samples), tokens);
+  crossing.visits.assign(static_cast<std::size_t>(samples), 1);
+  return crossing;
+}
+
+std::uint64_t message_bytes(const BoundaryEndPlan& plan, CrossingKind kind, int samples,
+                            int tokens) {
+  return MessageSizes(plan)
+      .of(steady_crossing(kind, samples, tokens, plan.codec.settings.warmup_epochs))
+      .all();
+}
+
+int count(const std::vector<Program>& programs, Action action) {
+  std::ptrdiff_t found = 0;
+  for (const Program& program : programs)
+    found += std::ranges::count(program, action, &Instruction::action);
+  return static_cast<int>(found);
+}
+
+}  // namespace
+
+MeanTokens mean_tokens(const PipelineShape& shape, const Dataset* data) {
+  const auto all = static_cast<double>(shape.tokens);
+  if (data == nullptr || data->size() == 0) return {all, all};
+  const std::uint64_t looked_at = std::min(data->size(), kMostSamples);
+  double valid = 0, computed = 0;
+  int longest = 0, batches = 0;
+  for (std::uint64_t i = 0; i < looked_at; ++i) {
+    const int length = data->length(i * data->size() / looked_at);
+    valid += length;
+    longest = std::max(longest, length);
+    const bool is_last = (i + 1) % static_cast<std::uint64_t>(shape.samples) == 0;
+    if (!is_last && i + 1 < looked_at) continue;
+    computed += padded_tokens(longest, shape.tokens);
+    longest = 0;
+    ++batches;
+  }
+  return {valid / static_cast<double>(looked_at), shape.pads_to_longest ? computed / batches : all};
+}
+
+PlannedStep::PlannedStep(const Settings& settings, const ModelLayout& model,
+                         const PipelineShape& shape, const Dataset* data, const WorkRates& rates)
+    : settings_(settings),
+      traits_(step_traits(settings, model)),
+      programs_(step_programs(settings, traits_)),
+      step_seconds_(rates.step_seconds) {
+  const MeanTokens mean = mean_tokens(shape, data);
+  const ModelCost cost = model.model->cost(static_cast<int>(std::lround(mean.computed)));
+  const int ranks = settings.pipeline.pipeline_ranks();
+  int stage = 0;
+  for (const StageWork& work :
+       stage_work(settings, cost, model.partition, model.first_trained_stage)) {
+    const std::size_t rank = static_cast<std::size_t>(stage++ % ranks);
+    const double rate = rates.flops.size() == 1 ? rates.flops.front() : rates.flops.at(rank);
+    passes_.push_back({work.forward / rate, work.backward / rate});
+  }
+  plan_boundaries(model, shape, mean, rates);
+  plan_rows(model, shape, data, mean);
+  plan_sums(model);
+}
+
+void PlannedStep::plan_boundaries(const ModelLayout& model, const PipelineShape& shape,
+                                  const MeanTokens& mean, const WorkRates& rates) {
+  const PipelineSettings& p = settings_.pipeline;
+  // Boundaries of one shape have messages of one size.
+  std::map<std::pair<int, int>, std::pair<MessageCost, MessageCost>> known;
+  int boundary = 0;
+  for (const BoundaryShape& crossing :
+       boundary_shapes(*model.model, model.partition, model.tokens)) {
+    const auto [entry, is_new] =
+        known.try_emplace({crossing.tokens, crossing.channels}, MessageCost(), MessageCost());
+    const int before = boundary++;
+    if (is_new) {
+      const int tokens = crossing.tokens == shape.tokens ? static_cast<int>(std::lround(mean.valid))
+                                                         : crossing.tokens;
+      const double values = static_cast<double>(shape.samples) * tokens * crossing.channels;
+      const auto cost = [&](const BoundaryEndPlan& plan, CrossingKind kind, double bits) {
+        MessageCost message;
+        message.bytes = bits > 0 ? static_cast<std::uint64_t>(values * bits / 8)
+                                 : message_bytes(plan, kind, shape.samples, tokens);
+        const double rate =
+            plan.codec.settings.kind == CodecKind::none ? rates.plain_rate : rates.codec_rate;
+        if (rate > 0) message.codec_seconds = sizeof(float) * values / rate;
+        return message;
+      };
+      const auto plan_of = [&](int stage) {
+        return stage_plan_of(settings_, model, shape,
+                             {stage, p.stages, 0, p.replicas, p.stages_per_rank});
+      };
+      entry->second.first =
+          cost(*plan_of(before).send_forward, CrossingKind::activation, rates.forward_bits);
+      // Stages before the first one that is trained send no gradients.
+      const int after = std::min(std::max(before, model.first_trained_stage) + 1, p.stages - 1);
+      if (const StagePlan plan = plan_of(after); plan.send_backward)
+        entry->second.second =
+            cost(*plan.send_backward, CrossingKind::gradient, rates.backward_bits);
+    }
+    forward_.push_back(entry->second.first);
+    backward_.push_back(entry->second.second);
+  }
+}
+
+void PlannedStep::plan_rows(const ModelLayout& model, const PipelineShape& shape,
+                            const Dataset* data, const MeanTokens& mean) {
+  const PipelineSettings& p = settings_.pipeline;
+  if (!traits_.sends_rows && !traits_.trains_common) return;
+  const StagePlan plan = stage_plan_of(
+      settings_, model, shape,
+      {traits_.sends_rows ? p.stages - 1 : 0, p.stages, 0, p.replicas, p.stages_per_rank});
+  if (traits_.trains_common) {
+    const auto bytes = [](const BoundaryEndPlan& end, CrossingKind kind) {
+      return message_bytes(end, kind, 1, end.codec.shape.tokens);
+    };
+    common_gradient_.bytes = bytes(*plan.common->receive_gradient, CrossingKind::common_gradients);
+    common_values_.bytes = bytes(*plan.common->send_values, CrossingKind::common_values);
+  }
+  if (!traits_.sends_rows) return;
+  const int samples = shape.samples * shape.micro_batches;
+  std::set<std::int32_t> tokens;  // different ones of a step
+  std::vector<std::int32_t> inputs(static_cast<std::size_t>(shape.tokens));
+  for (int i = 0; data != nullptr && i < samples && static_cast<std::uint64_t>(i) < data->size();
+       ++i) {
+    SampleSpans fields;
+    fields.set(Field::tokens, std::span(inputs));
+    data->read(static_cast<std::uint64_t>(i), {}, fields);
+    tokens.insert(inputs.begin(), inputs.begin() + data->length(static_cast<std::uint64_t>(i)));
+  }
+  const int rows = data != nullptr
+                       ? static_cast<int>(tokens.size())
+                       : static_cast<int>(std::min<double>(shape.vocabulary, samples * mean.valid));
+  const int messages = std::max(1, count(programs_, Action::send_embedding));
+  rows_.bytes = message_bytes(plan.tokens->rows, CrossingKind::tied_rows, rows, 1) /
+                static_cast<std::uint64_t>(messages);
+}
+
+void PlannedStep::plan_sums(const ModelLayout& model) {
+  const int replicas = settings_.pipeline.replicas;
+  if (replicas == 1) return;
+  std::map<std::tuple<int, bool, bool>, Sum> known;
+  for (int stage = 0; stage < settings_.pipeline.stages; ++stage) {
+    const StagePart part = stage_part(model.partition, stage);
+    const auto [entry, is_new] = known.try_emplace({part.blocks, part.first, part.last});
+    if (is_new) {
+      const std::vector<std::size_t> sizes =
+          bucket_sizes(model.model->make_stage(part)->parameters());
+      entry->second.bytes = replica_sum_bytes(sizes, replicas, settings_.replicas) /
+                            static_cast<std::uint64_t>(replicas);
+      // First moments are exchanged after the backward pass.
+      if (settings_.replicas.codec != ReplicaCodec::adam_moment)
+        entry->second.parts = std::max(1, static_cast<int>(sizes.size()));
+    }
+    sums_.push_back(entry->second);
+  }
+}
+
+LinkCost PlannedStep::link_cost(const NetworkSettings& network, int from, int to,
+                                const MessageCost& message) const {
+  LinkCost cost;
+  cost.encode_seconds = cost.decode_seconds = message.codec_seconds;
+  if (from == to) return cost;
+  const PlannedLinks links(network, settings_.pipeline);
+  cost.message_seconds = links.seconds_of(from, to, message.bytes);
+  cost.latency_seconds = links.latency_of(from, to);
+  return cost;
+}
+
+StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
+  const PipelineSettings& p = settings_.pipeline;
+  const int ranks = p.pipeline_ranks();
+  SimulationCosts costs;
+  costs.stages = passes_;
+  costs.update = step_seconds_;
+  costs.sharing = settings_.plan.receiver_wires       ? LinkSharing::receiver_wires
+                  : network.wire == WireSharing::rank ? LinkSharing::rank_wires
+                                                      : LinkSharing::rank_pairs;
+  ScheduleShape first{0, p.stages, settings_.training.micro_batches, p.in_flight};
+  first.stages_per_rank = p.stages_per_rank;
+  costs.buffers = message_buffers(find_schedule(p.schedule), first);
+  if (p.stages > 1) {
+    costs.activations.clear();
+    costs.gradients.clear();
+    for (int b = 0; b + 1 < p.stages; ++b) {
+      const int before = b % ranks, after = (b + 1) % ranks;
+      const auto i = static_cast<std::size_t>(b);
+      costs.activations.push_back(link_cost(network, before, after, forward_[i]));
+      costs.gradients.push_back(link_cost(network, after, before, backward_[i]));
+    }
+    costs.embedding = link_cost(network, ranks - 1, 0, rows_);
+    costs.common_gradient = link_cost(network, 1 % ranks, 0, common_gradient_);
+    costs.common_values = link_cost(network, 0, 1 % ranks, common_values_);
+  }
+  const bool has_rank_wires = !network.ranks.empty();
+  const LinkSettings link = has_rank_wires ? network.ranks.front() : network.replicas;
+  const EmulatedLink wire(link, has_rank_wires ? Framing::ethernet : Framing::none);
+  if (p.replicas > 1) {
+    costs.sums.clear();
+    for (const Sum& sum : sums_)
+      costs.sums.push_back({wire.seconds_of(sum.bytes), sum.parts, 2 * link.latency_seconds});
+  }
+  if (has_rank_wires) {
+    // The norm of the gradients is summed over all ranks.
+    const auto wires = [&] { return std::make_shared<EmulatedLink>(link, Framing::ethernet); };
+    const TimePoint begin{};
+    costs.update +=
+        std::chrono::duration<double>(
+            RankWire{wires(), wires()}.book_tree(begin, ranks * p.replicas, sizeof(double)) - begin)
+            .count();
+  }
+
+  const Simulation simulation = simulate(programs_, costs);
+  DELTAPIPE_ASSERT(simulation.deadlock.empty(), simulation.deadlock);
+  StepPrediction prediction;
+  prediction.step_seconds = simulation.makespan();
+  for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
+    const RankSeconds& rank = simulation.seconds[r];
+    const double end = simulation.ranks[r].empty() ? 0 : simulation.ranks[r].back().end;
+    RankSeconds& sum = prediction.parts;
+    sum.compute += rank.compute;
+    sum.codec += rank.codec;
+    sum.wire += rank.wire;
+    sum.bubble += rank.bubble + prediction.step_seconds - end;
+    sum.replicas += rank.replicas;
+  }
+  for (double* const part :
+       {&prediction.parts.compute, &prediction.parts.codec, &prediction.parts.wire,
+        &prediction.parts.bubble, &prediction.parts.replicas})
+    *part /= ranks;
+  return prediction;
+}
+
+std::uint64_t PlannedStep::largest(const std::vector<MessageCost>& messages) {
+  std::uint64_t bytes = 0;
+  for (const MessageCost& message : messages) bytes = std::max(bytes, message.bytes);
+  return bytes;
+}
+
+std::uint64_t PlannedStep::replica_bytes() const {
+  std::vector<std::uint64_t> ranks(static_cast<std::size_t>(settings_.pipeline.pipeline_ranks()));
+  for (std::size_t stage = 0; stage < sums_.size(); ++stage)
+    ranks[stage % ranks.size()] += sums_[stage].bytes;
+  return *std::ranges::max_element(ranks);
+}
+
+NetworkSettings with_bandwidth(NetworkSettings network, double bits_per_second) {
+  const auto set = [&](std::vector<LinkSettings>& links) {
+    if (links.empty()) links.emplace_back();
+    for (LinkSettings& link : links) link.bits_per_second = bits_per_second;
+  };
+  if (network.wire == WireSharing::rank) {
+    set(network.ranks);
+  } else {
+    set(network.forward);
+    set(network.backward);
+    network.replicas.bits_per_second = bits_per_second;
+  }
+  return network;
+}
+
+double bandwidth_needed(const PlannedStep& step, const NetworkSettings& network, double part) {
+  const auto seconds = [&](double bandwidth) {
+    return step.predict(with_bandwidth(network, bandwidth)).step_seconds;
+  };
+  const double most = (1 + part) * seconds(0);
+  double low = 1e3, high = 1e15;
+  if (seconds(low) <= most) return 0;
+  while (high / low > 1.01) {
+    const double middle = std::sqrt(low * high);
+    (seconds(middle) <= most ? high : low) = middle;
+  }
+  return high;
+}
+
+}  // namespace deltapipe
