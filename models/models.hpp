@@ -7,6 +7,7 @@
 #include "models/model.hpp"
 #include "models/optimizer.hpp"
 #include "models/optimizer_settings.hpp"
+#include "models/outer_optimizer.hpp"
 #include "models/parameter_patterns.hpp"
 #include "models/partition.hpp"
 // IWYU pragma: end_exports

@@ -11,6 +11,7 @@
 
 #include "app/checkpoint/claimed_directories.hpp"
 #include "app/commands/commands.hpp"
+#include "app/deck/checks.hpp"
 #include "app/deck/deck.hpp"
 #include "app/output/former_output.hpp"
 #include "app/output/progress_display.hpp"
@@ -550,6 +551,7 @@ std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
     const TrainingSettings& t = settings.training;
     const StepPlanner planner(*inputs.data->train, t.seed, settings.data.shuffle,
                               {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
+    deck::check_local_epochs(settings, planner.steps_per_epoch());
     steps = total_steps(t.steps, t.epochs, planner.steps_per_epoch());
     if (ranks.size() > 1 && settings.pipeline.stages > 1)
       traffic = predict_traffic(settings, model, shape, *inputs.data, steps);

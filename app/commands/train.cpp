@@ -62,8 +62,12 @@ class TrainingLoop {
     while (steps_done() < training_.steps() && !is_out_of_patience()) {
       progress_.check();
       step();
-      if (checkpoints_ && !checkpoints_->stop_reason().empty()) return stop_with_checkpoint();
-      if (checkpoints_) checkpoint_after_step();
+      // Between outer steps replicas differ, and a run can neither stop nor be evaluated.
+      const bool agree = training_.replicas_agree(steps_done());
+      if (agree && checkpoints_ && !checkpoints_->stop_reason().empty())
+        return stop_with_checkpoint();
+      if (checkpoints_) checkpoint_after_step(agree);
+      if (!agree) continue;
       if (evaluates_after(steps_done()) && steps_done() < training_.steps() && !evaluate())
         return stop_with_checkpoint();
     }
@@ -210,8 +214,8 @@ class TrainingLoop {
     training_.compare_replicas();
   }
 
-  void checkpoint_after_step() {
-    if (checkpoints_->is_due(steps_done()))
+  void checkpoint_after_step(bool replicas_agree) {
+    if (replicas_agree && checkpoints_->is_due(steps_done()))
       begin_checkpoint();
     else
       checkpoints_->advance(run_.output.file());

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/deck/checks.hpp"
 #include "app/deck/deck.hpp"
 #include "app/output/run_records.hpp"
 #include "app/output/save_model.hpp"
@@ -46,6 +47,7 @@ void print_start_warnings(const Settings& settings, const ModelPlan& model,
 std::uint64_t steps_of_run(const Settings& settings, const PipelineOptions& options,
                            const Dataset& train, const std::optional<Restart>& restart) {
   const StepPlanner planner(train, options.seed, settings.data.shuffle, step_layout(options));
+  deck::check_local_epochs(settings, planner.steps_per_epoch());
   const std::uint64_t steps =
       total_steps(settings.training.steps, settings.training.epochs, planner.steps_per_epoch());
   if (restart && restart->marker.step > steps)

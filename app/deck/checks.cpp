@@ -255,6 +255,24 @@ void check_interleaving(const PipelineSettings& p) {
   }
 }
 
+/// Replicas differ between outer steps: nothing else may be due there.
+void check_local_steps(const Settings& s) {
+  const int local_steps = s.replicas.local_steps;
+  if (local_steps == 0) return;
+  const auto every = static_cast<std::uint64_t>(local_steps);
+  const auto check = [&](const char* key, std::uint64_t interval) {
+    if (interval % every == 0) return;
+    refuse({key, "replicas.local_steps"},
+           std::string(key) + " is not a multiple of replicas.local_steps",
+           std::to_string(interval) + " and " + std::to_string(local_steps),
+           "replicas agree after each outer step only: set " + std::string(key) + " to " +
+               std::to_string((interval / every + 1) * every));
+  };
+  check("training.evaluate_every", s.training.evaluate_every);
+  check("checkpoint.every_steps", s.checkpoint.every_steps);
+  check("checkpoint.milestone_every", s.checkpoint.milestone_every);
+}
+
 void check_pipeline(const Settings& s) {
   const PipelineSettings& p = s.pipeline;
   check_interleaving(p);
@@ -409,8 +427,21 @@ void join_links(Draft& draft) {
   network.ranks = links_of(draft, draft.both, "network", ranks);
 }
 
+void check_local_epochs(const Settings& settings, std::uint64_t steps_per_epoch) {
+  const auto local_steps = static_cast<std::uint64_t>(settings.replicas.local_steps);
+  if (local_steps == 0 || settings.training.evaluate_every > 0 ||
+      steps_per_epoch % local_steps == 0)
+    return;
+  throw UserError({.what = "the steps of an epoch, after which evaluations are due, are not a "
+                           "multiple of replicas.local_steps",
+                   .value = std::to_string(steps_per_epoch) + " and " + std::to_string(local_steps),
+                   .remedy = "set training.evaluate_every to a multiple of replicas.local_steps",
+                   .keys = {"training.evaluate_every", "replicas.local_steps"}});
+}
+
 void check_settings(const Settings& settings) {
   check_replicas(settings.replicas);
+  check_local_steps(settings);
   check_model(settings);
   check_tokenizer(settings);
   check_kind_of_data(settings);

@@ -2,6 +2,8 @@
 // What a deck must satisfy as a whole, without knowing model and data.
 #pragma once
 
+#include <cstdint>
+
 #include "app/deck/keys.hpp"
 
 namespace deltapipe::deck {
@@ -11,5 +13,7 @@ void join_links(Draft& draft);
 
 /// Throws UserError that names keys when settings contradict each other.
 void check_settings(const Settings& settings);
+/// Throws UserError if evaluations are due after epochs, between outer steps of replicas.
+void check_local_epochs(const Settings& settings, std::uint64_t steps_per_epoch);
 
 }  // namespace deltapipe::deck

@@ -25,6 +25,7 @@
 #include "core/kernels/gemm/bf16_gemm.hpp"
 #include "models/model.hpp"
 #include "models/optimizer.hpp"
+#include "models/outer_optimizer.hpp"
 #include "models/partition.hpp"
 
 namespace deltapipe {
@@ -82,12 +83,6 @@ StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,
                     *model.model->make_stage(stage_part(model.partition, place.stage)), place);
 }
 
-std::vector<std::size_t> bucket_sizes(const ParameterArena<float>& parameters) {
-  std::vector<std::size_t> sizes;
-  for (const BucketRange& bucket : parameters.buckets()) sizes.push_back(bucket.end - bucket.begin);
-  return sizes;
-}
-
 int ranks_of(const PipelineSettings& settings) {
   return settings.pipeline_ranks() * settings.replicas;
 }
@@ -132,6 +127,8 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
                                           place.first(), place.last()));
     if (shape.training) {
       memory.ledger.add(Optimizer<float>::memory(parameters));
+      if (settings.replicas.local_steps > 0)
+        memory.ledger.add(OuterOptimizer<float>::memory(stage->parameters().gradient_size()));
       memory.ledger.add(replica_sum_memory(bucket_sizes(stage->parameters()),
                                            settings.pipeline.replicas, settings.replicas,
                                            settings.pipeline.payload_memory()));
@@ -160,7 +157,8 @@ std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& mode
   std::set<std::string> names;
   for (const auto& [stage, plan, place] : planned_stages(settings, model, shape, rank)) {
     // Values, and the moments of what is trained. Copies of a rank's stages are written once.
-    const int moments = stage->parameters().moments();
+    const int outer = settings.replicas.local_steps > 0 ? 2 : 0;  // anchors and velocities
+    const int moments = stage->parameters().moments() + outer;
     for (const ParameterInfo& p : stage->parameters().info())
       if (names.insert(p.name).second)
         bytes += sizeof(float) * p.size * static_cast<std::uint64_t>(p.frozen ? 1 : 1 + moments);

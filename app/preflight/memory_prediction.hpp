@@ -106,8 +106,6 @@ StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,
 
 int ranks_of(const PipelineSettings& settings);
 /// Places of all stages that the rank holds, in their order.
-/// Elements of the gradients of each bucket of a stage.
-std::vector<std::size_t> bucket_sizes(const ParameterArena<float>& parameters);
 std::vector<StagePlace> places_of_rank(const PipelineSettings& settings, int rank);
 
 }  // namespace deltapipe

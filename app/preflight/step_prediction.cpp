@@ -220,11 +220,17 @@ StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
   const bool has_rank_wires = !network.ranks.empty();
   const LinkSettings link = has_rank_wires ? network.ranks.front() : network.replicas;
   const EmulatedLink wire(link, has_rank_wires ? Framing::ethernet : Framing::none);
-  if (p.replicas > 1) {
+  const int local_steps = settings_.replicas.local_steps;
+  if (p.replicas > 1 && local_steps == 0) {
     costs.sums.clear();
     for (const Sum& sum : sums_)
       costs.sums.push_back({wire.seconds_of(sum.bytes), sum.parts, 2 * link.latency_seconds});
   }
+  // An outer step hides behind nothing; its time is spread over the local steps.
+  const double outer_seconds =
+      p.replicas > 1 && local_steps > 0
+          ? (wire.seconds_of(replica_bytes()) + 2 * link.latency_seconds) / local_steps
+          : 0;
   if (has_rank_wires) {
     // The norm of the gradients is summed over all ranks.
     const auto wires = [&] { return std::make_shared<EmulatedLink>(link, Framing::ethernet); };
@@ -238,7 +244,7 @@ StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
   const Simulation simulation = simulate(programs_, costs);
   DELTAPIPE_ASSERT(simulation.deadlock.empty(), simulation.deadlock);
   StepPrediction prediction;
-  prediction.step_seconds = simulation.makespan();
+  prediction.step_seconds = simulation.makespan() + outer_seconds;
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
     const RankSeconds& rank = simulation.seconds[r];
     const double end = simulation.ranks[r].empty() ? 0 : simulation.ranks[r].back().end;
@@ -246,8 +252,8 @@ StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
     sum.compute += rank.compute;
     sum.codec += rank.codec;
     sum.wire += rank.wire;
-    sum.bubble += rank.bubble + prediction.step_seconds - end;
-    sum.replicas += rank.replicas;
+    sum.bubble += rank.bubble + simulation.makespan() - end;
+    sum.replicas += rank.replicas + outer_seconds;
   }
   for (double* const part :
        {&prediction.parts.compute, &prediction.parts.codec, &prediction.parts.wire,

@@ -528,9 +528,11 @@ TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& m
   for (int stage = 0; stage < p.stages && p.replicas > 1; ++stage) {
     const std::vector<std::size_t> sizes =
         bucket_sizes(model.model->make_stage(stage_part(model.partition, stage))->parameters());
+    const std::uint64_t all = settings.replicas.sums_until(steps, steps);
+    const std::uint64_t first = settings.replicas.sums_until(warmup, steps);
     traffic.replica_bytes[stage % p.pipeline_ranks()] +=
-        warmup * replica_sum_bytes(sizes, p.replicas, settings.replicas, true) +
-        (steps - warmup) * replica_sum_bytes(sizes, p.replicas, settings.replicas);
+        first * replica_sum_bytes(sizes, p.replicas, settings.replicas, true) +
+        (all - first) * replica_sum_bytes(sizes, p.replicas, settings.replicas);
   }
   if (!traffic.links.empty())
     traffic.step_seconds =

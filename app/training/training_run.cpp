@@ -70,6 +70,9 @@ TrainingRun::TrainingRun(TrainingPlan plan, const Model& model, Stages stages, c
       pipeline_(plan_.pipeline, plan_.shape, grid, progress, pointers_to(stages_)) {
   for (const auto& stage : stages_) {
     optimizers_.emplace_back(plan_.optimizer, stage->parameters());
+    if (const ReplicaSettings& replicas = plan_.pipeline.replicas; replicas.local_steps > 0)
+      outer_optimizers_.emplace_back(pipeline_.exec(), replicas.outer_learning_rate,
+                                     replicas.outer_momentum, stage->parameters());
     replica_checks_.emplace_back(stage->parameters(), grid, progress,
                                  static_cast<int>(replica_checks_.size()));
   }
@@ -137,7 +140,8 @@ StepRecord TrainingRun::step(const StepObserver& observer) {
   }
   record.seconds = totals_.seconds;
   const std::uint64_t every = plan_.pipeline.pipeline.verify_replicas;
-  if (every > 0 && (record.step % every == 0 || record.step == steps()))
+  if (every > 0 && replicas_agree(record.step) &&
+      (record.step % every == 0 || record.step == steps() || !replicas_agree(record.step - 1)))
     compare_replicas(record.step);
   record.collective_bytes += progress_.take_collective_bytes();  // which rank 0 counts
   totals_.add(record);
@@ -166,9 +170,19 @@ bool TrainingRun::update(const StepPlan& plan, const StepObserver& observer, Ste
     update_from_moments(plan.step, record.learning_rate, factor);
     return true;
   }
+  // Gradients that are not summed are those of a part of the mean loss.
+  const double part = pipeline_.sums_gradients() ? 1 : grid_.replicas();
   for (Optimizer<float>& optimizer : optimizers_)
-    optimizer.update(pipeline_.exec(), plan.step, record.learning_rate, factor);
+    optimizer.update(pipeline_.exec(), plan.step, record.learning_rate, part * factor);
+  if (pipeline_.sums_changes()) take_outer_step();
   return true;
+}
+
+void TrainingRun::take_outer_step() {
+  const ExecSpace& exec = pipeline_.exec();
+  for (OuterOptimizer<float>& outer : outer_optimizers_) outer.write_changes(exec);
+  pipeline_.sum_changes();
+  for (OuterOptimizer<float>& outer : outer_optimizers_) outer.update(exec, grid_.replicas());
 }
 
 /// Replicas sum what the first moments become with their own clipped gradients.
@@ -223,7 +237,7 @@ void TrainingRun::put_squared_norms(std::span<double> norms) {
     const auto place = norms.begin() + static_cast<std::ptrdiff_t>(tensors_before_[local]);
     // Gradients that are not summed differ: then the mean over replicas of the squared norms of
     // gradients of their own mean losses, which are `replicas` times as large.
-    const bool differ = pipeline_.sums_moments();
+    const bool differ = !pipeline_.sums_gradients();
     const double weight = differ ? grid_.replicas() : grid_.replica() == 0 ? 1 : 0;
     std::transform(mine.begin(), mine.end(), place, [=](double norm) { return weight * norm; });
   }
@@ -294,6 +308,8 @@ std::vector<StatePart> TrainingRun::state() {
   std::vector<std::vector<StatePart>> lists = {pipeline_.state()};
   for (const Optimizer<float>& optimizer : optimizers_)
     lists.push_back(optimizer.state(pipeline_.exec()));
+  for (const OuterOptimizer<float>& outer : outer_optimizers_)
+    lists.push_back({outer.state(pipeline_.exec())});
   lists.push_back({totals_.state()});
   return merged_parts(std::move(lists));
 }

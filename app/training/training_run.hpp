@@ -26,6 +26,7 @@
 #include "core/data/dataset.hpp"
 #include "models/model.hpp"
 #include "models/optimizer.hpp"
+#include "models/outer_optimizer.hpp"
 
 namespace deltapipe {
 
@@ -94,6 +95,11 @@ class TrainingRun {
   /// Returns the context of evaluate(); `data` must outlive it.
   EvaluationContext evaluation_context(const DataSplit& data);
 
+  /// Returns true if all replicas have the same parameters after `steps_done` steps. Between outer
+  /// steps (ReplicaSettings::local_steps) they differ. Evaluations and checkpoints require it.
+  bool replicas_agree(std::uint64_t steps_done) const {
+    return plan_.pipeline.replicas.replicas_agree(steps_done, steps());
+  }
   /// Compares the weights of all replicas unless this was done after the same step or
   /// pipeline.verify_replicas is 0. step() calls it when it is due.
   void compare_replicas();
@@ -120,6 +126,7 @@ class TrainingRun {
   void announce(std::uint64_t step);
   void compare_replicas(std::uint64_t steps_done);
   bool update(const StepPlan& plan, const StepObserver& observer, StepRecord& record);
+  void take_outer_step();
   void update_from_moments(std::uint64_t step, double learning_rate, double factor);
   bool share(const StepPlan& plan, const StepObserver& observer, StepRecord& record);
   void put_squared_norms(std::span<double> norms);
@@ -133,8 +140,9 @@ class TrainingRun {
   Stages stages_;
   StepPlanner planner_;
   Pipeline pipeline_;
-  std::vector<Optimizer<float>> optimizers_;  ///< one per stage
-  std::vector<ReplicaCheck> replica_checks_;  ///< one per stage
+  std::vector<Optimizer<float>> optimizers_;             ///< one per stage
+  std::vector<OuterOptimizer<float>> outer_optimizers_;  ///< the same; empty: no local steps
+  std::vector<ReplicaCheck> replica_checks_;             ///< one per stage
   /// Position of each stage's first tensor in the order of the model, and the number of tensors.
   std::vector<std::size_t> tensors_before_;
   std::size_t tensors_ = 0;

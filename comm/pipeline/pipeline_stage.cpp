@@ -174,6 +174,7 @@ void PipelineStage::begin_training_step(const StepPlan& plan, bool measure_error
   step_.training = true;
   // Also with one replica: second moments freeze alike, whatever the number of replicas.
   sums_moments_ = replica_settings_.sums_moments(plan.epoch);
+  sums_changes_ = replica_settings_.is_outer_step(plan.step + 1, shape_.steps);
   sum_->begin(plan.epoch, measure_errors);
   if (moment_sum_ && sums_moments_) moment_sum_->begin(plan.epoch, measure_errors);
 }
@@ -319,7 +320,7 @@ void PipelineStage::clear_padding(float* values, int bucket) {
 
 void PipelineStage::start_reduction(int bucket) {
   const BucketRange& gradients = stage_.parameters().buckets()[bucket];
-  if (gradients.begin == gradients.end || sums_moments_) return;
+  if (gradients.begin == gradients.end || !sums_gradients()) return;
   if (place_.replicas > 1 && is_quantized(replica_settings_.codec))
     clear_padding(stage_.parameters().all_gradients().data() + gradients.begin, bucket);
   order_after(instances_.copy, instances_.compute);
@@ -329,7 +330,7 @@ void PipelineStage::start_reduction(int bucket) {
 void PipelineStage::reduce_zeros() {
   const ParameterArena<float>& parameters = stage_.parameters();
   Kokkos::deep_copy(instances_.compute, parameters.all_gradients(), 0.0f);
-  if (sums_moments_) return;
+  if (!sums_gradients()) return;
   order_after(instances_.copy, instances_.compute);
   sum_->start_all(instances_.copy);
 }
@@ -358,9 +359,30 @@ void PipelineStage::add_common_gradient() {
 }
 
 void PipelineStage::finish_reductions() {
-  if (sums_moments_) return;
+  if (!sums_gradients()) return;
   sum_->finish(instances_.copy);
   order_after(instances_.compute, instances_.copy);
+}
+
+/// Bytes that all replicas send in an outer step.
+std::uint64_t PipelineStage::change_bytes() const {
+  return replica_sum_bytes(bucket_sizes(stage_.parameters()), place_.replicas, replica_settings_,
+                           step_.epoch < replica_settings_.warmup_epochs);
+}
+
+void PipelineStage::sum_changes() {
+  if (place_.replicas == 1) return;
+  const ParameterArena<float>& parameters = stage_.parameters();
+  if (is_quantized(replica_settings_.codec))
+    for (std::size_t b = 0; b < parameters.buckets().size(); ++b)
+      clear_padding(parameters.all_gradients().data() + parameters.buckets()[b].begin,
+                    static_cast<int>(b));
+  order_after(instances_.copy, instances_.compute);
+  sum_->start_all(instances_.copy);
+  sum_->finish(instances_.copy);
+  order_after(instances_.compute, instances_.copy);
+  const SumStatistics sums = sum_->take_statistics(instances_.copy);
+  if (sums.signal2 > 0) later_errors_ = sums;
 }
 
 void PipelineStage::sum_moments() {
@@ -371,7 +393,7 @@ void PipelineStage::sum_moments() {
   moment_sum_->finish(instances_.copy);
   order_after(instances_.compute, instances_.copy);
   const SumStatistics sums = moment_sum_->take_statistics(instances_.copy);
-  if (sums.signal2 > 0) moment_errors_ = sums;
+  if (sums.signal2 > 0) later_errors_ = sums;
 }
 
 TraceScope PipelineStage::trace_of(const char* what, const StagePass& pass) const {
@@ -657,13 +679,15 @@ void PipelineStage::take_measurements(StepMeasurements& into) {
   into.rank(rank, RankValue::replica_bytes) += static_cast<double>(sums.bytes);
   into.replica_error2() += sums.error2;
   into.replica_signal2() += sums.signal2;
-  // Moments are summed after this. Their bytes are known before; their errors are reported in the
-  // next step.
+  // Moments and changes are summed after this. Their bytes are known before; their errors are
+  // reported in the next step.
   if (sums_moments_ && place_.replica == 0)
     into.rank(rank, RankValue::replica_bytes) += static_cast<double>(moment_bytes_);
-  into.replica_error2() += moment_errors_.error2;
-  into.replica_signal2() += moment_errors_.signal2;
-  moment_errors_ = {};
+  if (sums_changes_ && place_.replica == 0)
+    into.rank(rank, RankValue::replica_bytes) += static_cast<double>(change_bytes());
+  into.replica_error2() += later_errors_.error2;
+  into.replica_signal2() += later_errors_.signal2;
+  later_errors_ = {};
 
   for (ActivationCache* cache : caches()) {
     const CacheStatistics c = cache->take_statistics();

@@ -71,10 +71,15 @@ class PipelineStage final : public InstructionHandler {
   /// Returns the shape of the loaded step.
   ScheduleShape schedule_shape() const;
 
-  /// Returns true if the loaded step does not sum gradients over replicas, but first moments.
+  /// Returns true if the loaded step sums gradients over replicas. Otherwise it sums first moments
+  /// or, in outer steps, changes of parameters.
+  bool sums_gradients() const { return !sums_moments_ && replica_settings_.local_steps == 0; }
   bool sums_moments() const { return sums_moments_; }
+  bool sums_changes() const { return sums_changes_; }
   /// Sums the first moments over replicas, in place.
   void sum_moments();
+  /// Sums the changes of parameters over replicas, in place of gradients.
+  void sum_changes();
 
   /// Returns the sum of the last step's losses over this replica's targets; 0 except on the last
   /// stage.
@@ -153,6 +158,7 @@ class PipelineStage final : public InstructionHandler {
   /// Clears the elements between a bucket's tensors, which quantised sums over replicas change.
   void clear_padding(float* values, int bucket);
   /// Starts the sum of a bucket over replicas, after the work that is queued on compute.
+  std::uint64_t change_bytes() const;
   void start_reduction(int bucket);
   template <class Take>
   void read_scores(const Take& take);
@@ -183,8 +189,10 @@ class PipelineStage final : public InstructionHandler {
   std::unique_ptr<ReplicaSum> moment_sum_;  ///< null: moments are never summed
   std::vector<SumBucket> moment_buckets_;   ///< of moment_sum_
   bool sums_moments_ = false;
+  bool sums_changes_ = false;
   std::uint64_t moment_bytes_ = 0;  ///< bytes that all replicas send in a sum of moments
-  SumStatistics moment_errors_;     ///< of the last measured sum, until they are reported
+  /// Errors of the last measured sum of moments or changes, until they are reported.
+  SumStatistics later_errors_;
   std::optional<TokenIndex> index_;
   std::optional<EmbeddingExchange> tokens_;        ///< set on the first and the last stage
   std::optional<CommonExchange> common_exchange_;  ///< set if there are several stages

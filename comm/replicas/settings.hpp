@@ -28,7 +28,29 @@ struct ReplicaSettings {
   /// Epochs in which gradients travel in fp32, with quantized and adam_moment. adam_moment freezes
   /// the second moments when they are over.
   double warmup_epochs = 0;
+  /// Above 0: replicas take this many steps of their own, and then sum the changes of their
+  /// parameters, in `codec`, for one outer step (DiLoCo, arXiv 2311.08105). 0: they sum gradients
+  /// in every step.
+  int local_steps = 0;
+  double outer_learning_rate = 0.7;
+  double outer_momentum = 0.9;
 
+  /// Returns true if an outer step follows `steps_done` steps of the run. One follows its last
+  /// step.
+  bool is_outer_step(std::uint64_t steps_done, std::uint64_t steps) const {
+    return local_steps > 0 &&
+           (steps_done % static_cast<std::uint64_t>(local_steps) == 0 || steps_done == steps);
+  }
+  /// Returns the sums of gradients or changes in the first `count` of a run's steps.
+  std::uint64_t sums_until(std::uint64_t count, std::uint64_t steps) const {
+    if (local_steps == 0) return count;
+    const auto interval = static_cast<std::uint64_t>(local_steps);
+    return count / interval + (count == steps && steps % interval != 0 ? 1 : 0);
+  }
+  /// Returns true if replicas have the same parameters after `steps_done` steps of the run.
+  bool replicas_agree(std::uint64_t steps_done, std::uint64_t steps) const {
+    return local_steps == 0 || is_outer_step(steps_done, steps);
+  }
   bool sums_moments(double epoch) const {
     return codec == ReplicaCodec::adam_moment && epoch >= warmup_epochs;
   }

@@ -13,6 +13,12 @@ constexpr std::size_t kSmallestPart = 4096;
 
 }  // namespace
 
+std::vector<std::size_t> bucket_sizes(const ParameterArena<float>& parameters) {
+  std::vector<std::size_t> sizes;
+  for (const BucketRange& bucket : parameters.buckets()) sizes.push_back(bucket.end - bucket.begin);
+  return sizes;
+}
+
 std::vector<SumChunk> sum_chunks(std::span<const std::size_t> bucket_sizes, int replicas) {
   const auto parts = static_cast<std::size_t>(replicas);
   const std::size_t most = parts * std::max(kSmallestPart, in_groups(kPartsTogether / parts));

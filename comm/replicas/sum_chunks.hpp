@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "core/stage/parameters.hpp"
+
 namespace deltapipe {
 
 /// Parts begin at multiples of this many elements, the group that shares a scale.
@@ -37,6 +39,9 @@ struct SumChunk {
     return {range.begin + first, std::min(part_size, range.size - first)};
   }
 };
+
+/// Returns the elements of the gradients of each bucket of a stage.
+std::vector<std::size_t> bucket_sizes(const ParameterArena<float>& parameters);
 
 /// Returns the chunks of buckets of these sizes, in the order of their exchange. A chunk's messages
 /// are large enough that headers do not count, and small enough that sending, adding and receiving

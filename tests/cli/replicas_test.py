@@ -20,6 +20,10 @@ def moments(bits, *more):
             "replicas.warmup_epochs=1", *more]
 
 
+def local(steps, *more):
+    return [*SAME, f"replicas.local_steps={steps}", f"training.evaluate_every={steps}", *more]
+
+
 class Replicas(support.TestCase):
     def deck(self, **sections):
         return support.merged(self.small(training={"steps": 40, "micro_batches": 1}),
@@ -55,7 +59,9 @@ class Replicas(support.TestCase):
     def test_check_predicts_the_bytes(self):
         for name, layout in (("plain", SAME), ("coded", quantized(3)),
                              ("warm", quantized(3, "replicas.warmup_epochs=0.5")),
-                             ("moment", moments(3))):
+                             ("moment", moments(3)), ("local", local(4)),
+                             ("rest", local(5, "replicas.codec=quantized", "replicas.bits=4",
+                                            "replicas.warmup_epochs=0.5"))):
             with self.subTest(name):
                 deck = self.deck(training={"steps": 12}, pipeline={"stages": 2})
                 run = self.train(deck, f"plan-{name}", 4, layout)
@@ -89,6 +95,45 @@ class Replicas(support.TestCase):
         self.assertIn("errors of sums over replicas start from zero", result.out)
         self.assertTrue(np.isfinite(support.Run(output / "run.h5").losses).all())
 
+    def test_local_steps_learn(self):
+        """Few bytes, and losses that fall as those of summed gradients."""
+        deck = self.deck(training={"steps": 60})
+        plain = self.train(deck, "summed", 2, SAME)
+        last = plain.losses[-10:].mean()
+        first = plain.losses[:5].mean()
+        for name, more in (("fp32", []), ("4 bits", ["replicas.codec=quantized", "replicas.bits=4"])):
+            with self.subTest(name):
+                run = self.train(deck, f"local{name[0]}", 2, local(10, *more))
+                sent = run.steps["replica_bytes"].sum(axis=1)
+                self.assertEqual(np.flatnonzero(sent).tolist(), list(range(9, 60, 10)))
+                self.assertLess(10 * sent.sum(), 1.01 * plain.steps["replica_bytes"].sum())
+                # Local steps learn most of what summed gradients learn.
+                self.assertLess(run.losses[-10:].mean(), last + 0.3 * (first - last))
+                self.assertEqual(run.evaluations["step"].tolist(), list(range(10, 61, 10)))
+
+    def test_local_steps_resume(self):
+        deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 14})
+        layout = local(4, "checkpoint.every_steps=4", "pipeline.stages=2",
+                       "replicas.codec=quantized", "replicas.bits=2")
+        whole = self.train(deck, "local-whole", 4, layout)
+        output = self.output("local-parts")
+        deck = support.merged(deck, {"output": {"overwrite": False}})
+        command = ["train", self.deck_file(deck), f"output.directory={output}", *layout]
+        stopped = support.run([*command, "checkpoint.time_limit=0.001"], 4)
+        self.assertEqual(stopped.status, 75, str(stopped))
+        self.assertEqual(len(support.Run(output / "run.h5").losses), 4)  # after an outer step
+        self.succeed(command, 4)
+        parts = support.Run(output / "run.h5")
+        self.assertEqual(parts.losses.tobytes(), whole.losses.tobytes())
+        self.assertEqual(self.weights("local-parts"), self.weights("local-whole"))
+        # Another layout, whose replicas all begin with the same state.
+        for name, stages, replicas in (("k1", 1, 2), ("r1", 2, 1)):
+            other = self.output(f"local-{name}")
+            command = ["train", self.deck_file(deck), f"output.directory={other}", *layout]
+            self.assertEqual(support.run([*command, "checkpoint.time_limit=0.001"], 4).status, 75)
+            self.succeed([*command, f"pipeline.stages={stages}", f"pipeline.replicas={replicas}",
+                          f"training.micro_batches={2 // replicas}"], stages * replicas)
+
     def test_links(self):
         deck = self.deck(training={"steps": 5})
         link = "network.replicas.bandwidth=4 Mbit/s"
@@ -111,6 +156,20 @@ class Replicas(support.TestCase):
             overrides = [override] + ["network.wire=rank"] * ("network.wire" in parts)
             with self.subTest(override):
                 self.assert_stops(support.run(["check", deck, *overrides]), *parts)
+        for overrides, parts in (
+                (["training.evaluate_every=6"], ["training.evaluate_every", "set", "8"]),
+                (["checkpoint.every_steps=3"], ["checkpoint.every_steps", "multiple"]),
+                (["checkpoint.milestone_every=9"], ["checkpoint.milestone_every", "12"]),
+                (["replicas.codec=adam_moment", "replicas.warmup_epochs=1"],
+                 ["replicas.local_steps", "not moments"]),
+                (["replicas.outer_momentum=1"], ["replicas.outer_momentum"])):
+            with self.subTest(overrides):
+                self.assert_stops(support.run(["check", deck, "replicas.local_steps=4",
+                                               *overrides]), *parts)
+        # Without evaluate_every, evaluations are due after epochs.
+        self.assert_stops(support.run(["train", deck, *SAME, "replicas.local_steps=1000",
+                                       f"output.directory={self.output('epochs')}"], 2),
+                          "the steps of an epoch", "training.evaluate_every")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,8 @@ class SmallRun {
         data_(dataset()),
         layout_(step_layout(options)) {
     const std::vector<int> partition = small_partition(grid_.stages());
-    Stages stages = make_stages(*model_, partition, grid_, training, options.products);
+    Stages stages =
+        make_stages(*model_, partition, grid_, training, options.products, optimizer.moments());
     for (const auto& stage : stages) model_->initialise(kSeed, stage->parameters());
     TrainingPlan plan;
     plan.pipeline = options;

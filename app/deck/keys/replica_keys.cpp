@@ -16,6 +16,14 @@ void add_replicas(std::vector<Key>& keys, ReplicaSettings& settings) {
       "Bits per value for quantized and adam_moment. Groups of 512 values share a scale.");
   add("warmup_epochs", Real{&settings.warmup_epochs, 0, 1e6},
       "Epochs, with fraction, that sum gradients in fp32. adam_moment requires a value above 0.");
+  add("local_steps", Integer{&settings.local_steps, 0, 1 << 20},
+      "Above 0, replicas take this number of optimizer steps of their own between outer steps, "
+      "which sum "
+      "the changes of their parameters in codec. With 0 they sum gradients in every step.");
+  add("outer_learning_rate", Real{&settings.outer_learning_rate, 0, 10, true},
+      "Learning rate of outer steps: SGD with Nesterov momentum over the mean change.");
+  add("outer_momentum", Real{&settings.outer_momentum, 0, 1, false, true},
+      "Momentum of outer steps.");
 }
 
 void add_replica_links(std::vector<Key>& keys, Draft::Links& links) {
@@ -27,6 +35,11 @@ void add_replica_links(std::vector<Key>& keys, Draft::Links& links) {
 }
 
 void check_replicas(const ReplicaSettings& settings) {
+  if (settings.local_steps > 0 && settings.codec == ReplicaCodec::adam_moment)
+    throw UserError({.what = "replicas.local_steps sums changes of parameters, not moments",
+                     .value = "replicas.codec = \"adam_moment\"",
+                     .remedy = "use replicas.codec = \"quantized\", or local_steps = 0",
+                     .keys = {"replicas.codec", "replicas.local_steps"}});
   if (settings.codec != ReplicaCodec::adam_moment || settings.warmup_epochs > 0) return;
   throw UserError({.what = "replicas.codec = \"adam_moment\" needs second moments from a warm-up",
                    .value = "replicas.warmup_epochs = 0",
