@@ -84,6 +84,7 @@ class Study:
             raise RunError(f"{self.path}: has no [settings.NAME]")
         self.small_deck = preset.get("deck", {})
         self.deck = {**definition.get("deck", {}), **self.small_deck}
+        self.replicas = self.deck.get("pipeline.replicas", 1)
         self.pretrain = {**definition.get("pretrain", {}), **preset.get("pretrain", {})}
         self.communication_ratio = definition.get("communication_ratio")
         self.baseline = definition.get("baseline", next(iter(self.settings)))

@@ -156,17 +156,22 @@ class Runner:
 
     def _calibrate(self, stages):
         """The bandwidth at which uncompressed messages occupy a boundary's link, one direction
-        after the other, for `communication_ratio` times as long as a step takes without a link."""
+        after the other, for `communication_ratio` times as long as a step takes without a link.
+        With replicas, what a rank sends to them adds to its boundary's messages."""
         file = self._calibration_file(stages)
         name = f"calibration-k{stages}"
         self._fine_tune(name, {
-            **self.study.deck, "pipeline.stages": stages, "training.steps": CALIBRATION_STEPS,
+            **{key: value for key, value in self.study.deck.items()
+               if not key.startswith("network.")}, "pipeline.stages": stages, "training.steps": CALIBRATION_STEPS,
             "boundary.forward.codec": "none", "boundary.backward.codec": "none",
             "data.max_validation_samples": 1, "output.save_model": False,
             "training.optimizer.warmup_steps": 0})
         run = Run(self.output / name)
         seconds = statistics.median(run.steps["seconds"][1:] - run.steps["seconds"][:-1])
+        # All replicas send these together.
         sent = (run.steps["forward_bytes"] + run.steps["backward_bytes"])[1:-1].max()
+        if self.study.replicas > 1:
+            sent = (sent + run.steps["replica_bytes"][1:-1].max()) / self.study.replicas
         ratio = self.study.communication_ratio
         found = {"seconds_per_step": float(seconds), "bytes_per_step": int(sent), "ratio": ratio,
                  "bandwidth": f"{8 * sent / (ratio * seconds) / 1e6:.3g} Mbit/s"}

@@ -26,6 +26,8 @@ IMAGE_COLUMNS = ("setting", "stages", "accuracy", "codec_accuracy", "wire_bytes"
                  "speedup", "forward_bits", "backward_bits", "forward_error", "backward_error",
                  "seed", "bandwidth", "best_accuracy", "images_per_second", "status",
                  "evaluation_bytes")
+# More columns of studies whose runs have replicas.
+REPLICA_COLUMNS = ("replica_bits", "replica_bytes")
 # Columns of a study with jobs.
 JOB_COLUMNS = ("job", "setting", "seed", "exact_match", "codec_exact_match", "loss", "forward_bits",
                "backward_bits", "forward_error", "backward_error", "perplexity", "wire_bytes",
@@ -41,6 +43,20 @@ def bits_per_element(run, direction, channels):
     boundaries = int(run.attributes["stages"]) - 1
     elements = run.steps["tokens"].sum() * channels * boundaries
     return 8.0 * float(run.steps[direction + "_bytes"].sum()) / elements if elements else NAN
+
+
+def replica_bytes(run):
+    return int(run.steps["replica_bytes"].sum()) if "replica_bytes" in run.steps else 0
+
+
+def replica_bits(run):
+    """Bits for each parameter, step and leg of a sum over replicas: a replica sends its gradients
+    once to those that add them up, and its sums once to the others."""
+    replicas = int(run.attributes.get("replicas", 1))
+    if replicas == 1:
+        return NAN
+    values = 2 * (replicas - 1) * int(run.attributes["trained_parameters"]) * run.length
+    return 8.0 * replica_bytes(run) / values
 
 
 def end_seconds(run):
@@ -109,6 +125,8 @@ def row_of(study_run, run, channels):
         "loss": float(run.validation_loss[-1]) if len(run.validation_loss) else NAN,
         "exact_match": run.exact_match,
         "codec_exact_match": run.codec_exact_match,
+        "replica_bits": replica_bits(run),
+        "replica_bytes": replica_bytes(run),
         "forward_error": mean_error(run, "forward"),
         "backward_error": mean_error(run, "backward"),
     }
@@ -141,7 +159,8 @@ def fill_bits(rows, baseline):
 def columns_of(study):
     if study.data == "images":
         return IMAGE_COLUMNS
-    return JOB_COLUMNS if study.texts else COLUMNS
+    columns = JOB_COLUMNS if study.texts else COLUMNS
+    return columns + (REPLICA_COLUMNS if study.replicas > 1 else ())
 
 
 def write_csv(path, study, rows):
@@ -269,7 +288,8 @@ def table_of(study, rows):
     codec = any(not math.isnan(row["codec_perplexity"]) for row in rows)
     header = ["setting", "stages", *(["link"] if links else []), "seeds", "perplexity",
               f"to {study.baseline}", *(["through codec"] if codec else []), "best",
-              "bits forward", "backward", "on the wire", "seconds", "sequences/s", "speed-up"]
+              "bits forward", "backward", *(["replicas"] if study.replicas > 1 else []),
+              "on the wire", "seconds", "sequences/s", "speed-up"]
     lines = head_of_table(study, header)
     for key, group in groups:
         change = against(groups, key, study.baseline, "perplexity")
@@ -277,7 +297,9 @@ def table_of(study, rows):
                  str(len(group)), with_spread(group, "perplexity", "{:.3f}"), f"{change:+.2f} %",
                  *([with_spread(group, "codec_perplexity", "{:.3f}")] if codec else []),
                  f"{mean(group, 'best_perplexity'):.3f}", f"{mean(group, 'forward_bits'):.2f}",
-                 f"{mean(group, 'backward_bits'):.2f}", bytes_text(mean(group, "wire_bytes")),
+                 f"{mean(group, 'backward_bits'):.2f}",
+                 *([f"{mean(group, 'replica_bits'):.2f}"] if study.replicas > 1 else []),
+                 bytes_text(mean(group, "wire_bytes")),
                  f"{mean(group, 'seconds'):.1f}", f"{mean(group, 'sequences_per_second'):.1f}",
                  f"{mean(group, 'speedup'):.2f}"]
         lines.append("| " + " | ".join(cells) + " |")

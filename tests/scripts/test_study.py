@@ -74,6 +74,12 @@ with h5py.File(output / "run.h5", "r+") as file:
         last = 0.8 if half else 0.75
         file["evaluations/accuracy"] = [0.5, last]
         file["evaluations/codec_accuracy"] = [0.4, last - 0.2]
+    if "pipeline.replicas" in deck:  # 500 bytes of 100 parameters
+        file.attrs["replicas"] = int(deck["pipeline.replicas"])
+        file.attrs["trained_parameters"] = 100
+        if "steps/replica_bytes" in file:
+            del file["steps/replica_bytes"]
+        file["steps/replica_bytes"] = [[500]] * 10
     if half:
         file["steps/forward_bytes"][...] = file["steps/forward_bytes"][...] // 2
 """
@@ -168,6 +174,22 @@ class StudyTest(unittest.TestCase):
         self.assertNotIn("network.bandwidth", runs["calibration-k2"])
         self.assertEqual(runs["half-k2-seed1"]["training.epochs"], "2")
         self.assertEqual(runs["half-k2-seed1"]["training.seed"], "1")
+
+    def test_replicas(self):
+        """Bytes and bits of their sums; a rank's link carries both kinds of messages."""
+        self.study.write_text(STUDY.replace('[deck]\n', '[deck]\n"pipeline.replicas" = 2\n'
+                                            '"network.wire" = "rank"\n'))
+        text = self.run_study("--only", "k2-seed1")
+        self.assertIn("| replicas |", text)
+        for row in self.rows():
+            self.assertEqual(row["replica_bytes"], "5000")
+            # 40,000 bits of 10 steps, 2 legs and 100 parameters.
+            self.assertAlmostEqual(float(row["replica_bits"]), 20)
+        calibration = json.loads((self.output / "calibration-k2.json").read_text())
+        self.assertEqual(calibration["bytes_per_step"], 1250)
+        runs = {deck["output.directory"].rsplit("/", 1)[1]: deck for _, deck in self.decks()}
+        self.assertNotIn("network.wire", runs["calibration-k2"])
+        self.assertEqual(runs["half-k2-seed1"]["network.wire"], "rank")
 
     def test_shaped_links(self):
         """Runs with links have real ones, all others are started as ever."""
