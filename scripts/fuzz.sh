@@ -16,7 +16,7 @@ shift || true
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "usage: scripts/fuzz.sh [SECONDS [TARGET ...]]" >&2; exit 2; }
 build=${DELTAPIPE_BUILD:-$PWD/build/asan}
 work=$build/fuzz
-[[ -e $build/CMakeCache.txt ]] || cmake --preset asan
+[[ -e $build/CMakeCache.txt ]] || cmake --preset asan -B "$build"
 
 targets=("$@")
 if ((${#targets[@]} == 0)); then

@@ -309,8 +309,12 @@ double Checkpoints::expected_seconds() const {
 void Checkpoints::set_notice() const {
   if (grid_.rank() != 0) return;
   const bool is_known = longest_step_ > 0;
-  const double seconds = longest_step_ + expected_seconds();
-  std::string text = "\ndeltapipe: asked to stop: a checkpoint follows the step under way";
+  const double seconds =
+      static_cast<double>(most_steps_to_stop_) * longest_step_ + expected_seconds();
+  std::string text =
+      most_steps_to_stop_ > 1
+          ? "\ndeltapipe: asked to stop: a checkpoint follows the next outer step of the replicas"
+          : "\ndeltapipe: asked to stop: a checkpoint follows the step under way";
   if (is_known) text += ", in about " + number_text("%.2g", seconds) + " s";
   const std::optional<double> launcher = seconds_of_launcher();
   if (launcher && marker_.ranks() > 1 && (!is_known || seconds > kShareOfLauncher * *launcher))
@@ -337,7 +341,8 @@ void Checkpoints::evaluated(double seconds) {
   last_notes_ = Clock::now();
 }
 
-Checkpoints::Notes Checkpoints::notes(bool evaluation_follows) {
+Checkpoints::Notes Checkpoints::notes(bool evaluation_follows, std::uint64_t steps_to_stop) {
+  most_steps_to_stop_ = std::max(most_steps_to_stop_, steps_to_stop);
   Notes notes{};
   const int signal = orderly_stop_ ? orderly_stop_->signal() : 0;
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) notes[i] = signal == kStopSignals[i];
@@ -357,9 +362,10 @@ Checkpoints::Notes Checkpoints::notes(bool evaluation_follows) {
   }
   last_notes_ = now;
   if (grid_.rank() == 0) {
-    // After the evaluation and the step to come there has to be time for a checkpoint.
+    // After the evaluation and the steps to come there has to be time for a checkpoint.
     const double evaluation = evaluation_follows ? expected_evaluation_seconds() : 0;
-    if (is_out_of_time(evaluation + 2 * longest_step_ + 2 * expected_seconds())) notes[kLimit] = 1;
+    const double steps = static_cast<double>(steps_to_stop + 1) * longest_step_;
+    if (is_out_of_time(evaluation + steps + 2 * expected_seconds())) notes[kLimit] = 1;
     if (settings_.every_seconds > 0 && seconds_between(last_begin_, now) >= settings_.every_seconds)
       notes[kTimeDue] = 1;
   }

@@ -61,8 +61,9 @@ class Checkpoints {
   static constexpr std::size_t kNotes = kStopSignals.size() + 4;
   using Notes = std::array<double, kNotes>;
   /// Values that this rank contributes at the end of a step, which an evaluation may follow, and
-  /// the sums over all ranks.
-  Notes notes(bool evaluation_follows);
+  /// the sums over all ranks. `steps_to_stop`: steps until the run can stop again, above 1 between
+  /// outer steps of replicas.
+  Notes notes(bool evaluation_follows, std::uint64_t steps_to_stop = 1);
   void hear(std::span<const double> sums);
 
   /// Size of a rank's first checkpoint and steps of an evaluation, for the time limit.
@@ -146,7 +147,8 @@ class Checkpoints {
   double limit_seconds_ = 0;  ///< from start_, the deck's or the job's; 0: none
   std::string limit_name_;
   double longest_step_ = 0, longest_evaluation_ = 0;  // seconds, of this start
-  double step_seconds_ = 0;                           ///< of timed_steps_ together
+  std::uint64_t most_steps_to_stop_ = 1;
+  double step_seconds_ = 0;  ///< of timed_steps_ together
   std::uint64_t timed_steps_ = 0, evaluation_steps_ = 0;
   std::optional<OrderlyStop> orderly_stop_{std::in_place};
   std::string stop_reason_;

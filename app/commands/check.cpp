@@ -551,8 +551,9 @@ std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
     const TrainingSettings& t = settings.training;
     const StepPlanner planner(*inputs.data->train, t.seed, settings.data.shuffle,
                               {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
-    deck::check_local_epochs(settings, planner.steps_per_epoch());
     steps = total_steps(t.steps, t.epochs, planner.steps_per_epoch());
+    if (inputs.data->validation->size() > 0)
+      deck::check_local_epochs(settings, planner.steps_per_epoch(), steps);
     if (ranks.size() > 1 && settings.pipeline.stages > 1)
       traffic = predict_traffic(settings, model, shape, *inputs.data, steps);
   }

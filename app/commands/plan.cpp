@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -91,8 +93,7 @@ PlannedRun plan_run(const Settings& settings) {
   run.model = plan_layout(settings, std::move(run.inputs.model));
   read_available_data(settings, run.model, run.inputs);
   const MeanTokens mean = mean_tokens(planned_shape(settings, run.inputs, run.model), run.data());
-  run.rates = work_rates(settings, *run.model.model, run.model.partition,
-                         static_cast<int>(std::lround(mean.computed)));
+  run.rates = work_rates(settings, *run.model.model, run.model.partition, run.model.tokens, mean);
   return run;
 }
 
@@ -113,6 +114,11 @@ double bandwidth_of(const NetworkSettings& network) {
       if (link.bits_per_second > 0)
         slowest = slowest == 0 ? link.bits_per_second : std::min(slowest, link.bits_per_second);
   return slowest;
+}
+
+/// Orders bandwidths, where 0 is no limit.
+double order_of(double bits_per_second) {
+  return bits_per_second == 0 ? HUGE_VAL : bits_per_second;
 }
 
 std::string text_of_bandwidth(double bits_per_second) {
@@ -153,12 +159,13 @@ Choice recommended(const PlannedRun& run, const PlannedCodec& codec,
   for (const char* const other : {"1f1b", "zb-h1"})
     if (deck.pipeline.stages_per_rank == 1 && other != deck.pipeline.schedule)
       schedules.emplace_back(other);
+  std::set<int> in_flights = {1, 2, 4, 8, 16, deck.pipeline.in_flight};
   std::vector<Choice> choices;
   for (int m = deck.training.micro_batches;
        std::int64_t{2} * m * deck.pipeline.stages <= kMostPasses &&
        m <= 16 * deck.training.micro_batches;
        m *= 2)
-    for (const int in_flight : {1, 2, 4, 8, 16})
+    for (const int in_flight : in_flights)
       for (const std::string& schedule : schedules) {
         Choice choice{schedule, in_flight, m};
         const std::optional<Settings> settings = settings_of_choice(deck, choice);
@@ -191,11 +198,12 @@ struct PlannedRow {
   double bandwidth = 0;
   std::string codec;
   StepPrediction prediction;
+  bool is_upper_bound = false;
 };
 
 struct Needed {
   std::string codec;
-  double bandwidth = 0;
+  std::optional<double> bandwidth;  ///< none: the step is too large to search for it
   std::uint64_t forward_bytes = 0, backward_bytes = 0;
   std::uint64_t replica_bytes = 0;
 };
@@ -203,7 +211,8 @@ struct Needed {
 struct Plan {
   std::vector<PlannedRow> rows;
   StepPrediction of_deck;
-  std::vector<Needed> needed;  ///< by codec
+  std::vector<Needed> needed;   ///< by codec
+  double chosen_bandwidth = 0;  ///< the slowest one, for which the following are
   Choice choice;
   std::string mildest_codec;  ///< that is within 5 % of the fastest one
 };
@@ -211,6 +220,15 @@ struct Plan {
 Plan make_plan(const PlannedRun& run) {
   Plan plan;
   const std::vector<NetworkSettings> networks = networks_of(run.settings);
+  constexpr std::int64_t kMostPasses = std::int64_t{1} << 22, kMostSearched = 400000;
+  const std::int64_t passes =
+      std::int64_t{2} * run.settings.pipeline.stages * run.settings.training.micro_batches;
+  if (passes > kMostPasses)
+    throw UserError({.what = "a step has too many passes for a plan",
+                     .value = std::to_string(passes),
+                     .remedy = "plan for fewer stages or micro-batches: steps of more of them are "
+                               "longer in proportion",
+                     .keys = {"training.micro_batches", "pipeline.stages"}});
   // From the most bytes to the fewest.
   std::vector<std::pair<PlannedCodec, PlannedStep>> steps;
   for (const PlannedCodec& codec : planned_codecs(run.settings))
@@ -221,18 +239,21 @@ Plan make_plan(const PlannedRun& run) {
   const PlannedCodec* of_deck = nullptr;
   for (const auto& [codec, step] : steps) {
     for (const NetworkSettings& network : networks)
-      plan.rows.push_back({bandwidth_of(network), codec.name, step.predict(network)});
-    plan.needed.push_back({codec.name, bandwidth_needed(step, run.settings.network),
-                           step.forward_bytes(), step.backward_bytes(),
+      plan.rows.push_back(
+          {bandwidth_of(network), codec.name, step.predict(network), step.is_upper_bound()});
+    std::optional<double> needed;
+    if (passes <= kMostSearched) needed = bandwidth_needed(step, run.settings.network);
+    plan.needed.push_back({codec.name, needed, step.forward_bytes(), step.backward_bytes(),
                            run.settings.pipeline.replicas > 1 ? step.replica_bytes() : 0});
     if (!codec.is_of_deck) continue;
     of_deck = &codec;
     plan.of_deck = step.predict(run.settings.network);
   }
-  std::ranges::stable_sort(plan.rows, std::ranges::greater(), [](const PlannedRow& row) {
-    return row.bandwidth == 0 ? HUGE_VAL : row.bandwidth;
-  });
-  const NetworkSettings& network = networks.back();
+  std::ranges::stable_sort(plan.rows, std::ranges::greater(),
+                           [](const PlannedRow& row) { return order_of(row.bandwidth); });
+  const NetworkSettings& network = *std::ranges::min_element(
+      networks, {}, [](const NetworkSettings& one) { return order_of(bandwidth_of(one)); });
+  plan.chosen_bandwidth = bandwidth_of(network);
   plan.choice = recommended(run, *of_deck, network);
   constexpr double kAsFast = 1.05;
   double least = HUGE_VAL;
@@ -249,6 +270,7 @@ Plan make_plan(const PlannedRun& run) {
 void print_json(const PlannedRun& run, const Plan& plan) {
   const PipelineSettings& p = run.settings.pipeline;
   OrderedJson json = json_of(plan.of_deck);
+  json["bandwidth"] = bandwidth_of(run.settings.network);
   json["model"] = run.model.model->description();
   json["stages"] = p.stages;
   json["replicas"] = p.replicas;
@@ -260,22 +282,23 @@ void print_json(const PlannedRun& run, const Plan& plan) {
   json["rates"] = {{"source", run.rates.source}, {"flops", run.rates.flops}};
   json["sweep"] = OrderedJson::array();
   for (const PlannedRow& row : plan.rows) {
-    OrderedJson entry = {{"bandwidth", row.bandwidth}, {"codec", row.codec}};
+    OrderedJson entry = {
+        {"bandwidth", row.bandwidth}, {"codec", row.codec}, {"at_most", row.is_upper_bound}};
     entry.update(json_of(row.prediction));
     json["sweep"].push_back(entry);
   }
   json["codecs"] = OrderedJson::array();
   for (const Needed& needed : plan.needed)
     json["codecs"].push_back({{"codec", needed.codec},
-                              {"bandwidth_needed", needed.bandwidth},
+                              {"bandwidth_needed", needed.bandwidth ? OrderedJson(*needed.bandwidth)
+                                                                    : OrderedJson(nullptr)},
                               {"forward_bytes", needed.forward_bytes},
                               {"backward_bytes", needed.backward_bytes},
                               {"replica_bytes", needed.replica_bytes}});
-  json["recommended"] = {{"schedule", plan.choice.schedule},
-                         {"in_flight", plan.choice.in_flight},
-                         {"micro_batches", plan.choice.micro_batches},
-                         {"step_seconds", plan.choice.step_seconds},
-                         {"mildest_codec", plan.mildest_codec}};
+  json["recommended"] = {
+      {"bandwidth", plan.chosen_bandwidth},       {"schedule", plan.choice.schedule},
+      {"in_flight", plan.choice.in_flight},       {"micro_batches", plan.choice.micro_batches},
+      {"step_seconds", plan.choice.step_seconds}, {"mildest_codec", plan.mildest_codec}};
   std::printf("%s\n", json.dump(2).c_str());
 }
 
@@ -301,17 +324,23 @@ void print_table(const PlannedRun& run, const Plan& plan) {
               "compute", "codec", "wire", "bubble", "replicas");
   for (const PlannedRow& row : plan.rows) {
     const RankSeconds& parts = row.prediction.parts;
-    std::printf("  %-14s %-10s %10.4g %10.4g %10.4g %10.4g %10.4g %10.4g\n",
+    std::printf("  %-14s %-10s %10.4g %10.4g %10.4g %10.4g %10.4g %10.4g%s\n",
                 text_of_bandwidth(row.bandwidth).c_str(), row.codec.c_str(),
                 row.prediction.step_seconds, parts.compute, parts.codec, parts.wire, parts.bubble,
-                parts.replicas);
+                parts.replicas, row.is_upper_bound ? "  at most" : "");
   }
+  if (std::ranges::any_of(plan.rows, &PlannedRow::is_upper_bound))
+    std::printf(
+        "# at most: the codec's messages depend on the values; plan.run or plan.forward_bits and "
+        "plan.backward_bits give their bits\n");
   std::printf("#\n# the slowest links at which a step is at most 5 %% longer than without limit\n");
   std::printf("# %-10s %14s %24s %12s\n", "codec", "bandwidth", "bytes of a micro-batch",
               "replicas");
   for (const Needed& needed : plan.needed)
     std::printf("  %-10s %14s %11sB %11sB %11sB\n", needed.codec.c_str(),
-                needed.bandwidth == 0 ? "any" : text_of_bandwidth(needed.bandwidth).c_str(),
+                !needed.bandwidth        ? "not searched"
+                : *needed.bandwidth == 0 ? "any"
+                                         : text_of_bandwidth(*needed.bandwidth).c_str(),
                 with_prefix(static_cast<double>(needed.forward_bytes)).c_str(),
                 with_prefix(static_cast<double>(needed.backward_bytes)).c_str(),
                 with_prefix(static_cast<double>(needed.replica_bytes)).c_str());
@@ -319,8 +348,8 @@ void print_table(const PlannedRun& run, const Plan& plan) {
   std::printf(
       "#\n# at %s: pipeline.schedule=%s pipeline.in_flight=%d training.micro_batches=%d "
       "training.micro_batch_size=%d, %.4g s a step; `check` shows its memory\n",
-      text_of_bandwidth(plan.rows.back().bandwidth).c_str(), choice.schedule.c_str(),
-      choice.in_flight, choice.micro_batches,
+      text_of_bandwidth(plan.chosen_bandwidth).c_str(), choice.schedule.c_str(), choice.in_flight,
+      choice.micro_batches,
       run.settings.training.micro_batches * run.settings.training.micro_batch_size /
           choice.micro_batches,
       choice.step_seconds);

@@ -50,7 +50,9 @@ class TrainingLoop {
     observer_.done = [this](const StepRecord& record) { note(record); };
     if (checkpoints_ == nullptr) return;
     observer_.notes = [this] {
-      const Checkpoints::Notes notes = checkpoints_->notes(evaluates_after(steps_done() + 1));
+      const std::uint64_t done = steps_done() + 1;
+      const Checkpoints::Notes notes =
+          checkpoints_->notes(evaluates_after(done), training_.steps_to_agreement(done));
       return std::vector<double>(notes.begin(), notes.end());
     };
     observer_.hear = [this](std::span<const double> sums) { checkpoints_->hear(sums); };

@@ -45,9 +45,8 @@ void print_start_warnings(const Settings& settings, const ModelPlan& model,
 }
 
 std::uint64_t steps_of_run(const Settings& settings, const PipelineOptions& options,
-                           const Dataset& train, const std::optional<Restart>& restart) {
-  const StepPlanner planner(train, options.seed, settings.data.shuffle, step_layout(options));
-  deck::check_local_epochs(settings, planner.steps_per_epoch());
+                           const DataSplit& data, const std::optional<Restart>& restart) {
+  const StepPlanner planner(*data.train, options.seed, settings.data.shuffle, step_layout(options));
   const std::uint64_t steps =
       total_steps(settings.training.steps, settings.training.epochs, planner.steps_per_epoch());
   if (restart && restart->marker.step > steps)
@@ -57,6 +56,8 @@ std::uint64_t steps_of_run(const Settings& settings, const PipelineOptions& opti
                      .remedy = "train for more steps, or start from scratch with output.overwrite "
                                "= true or another output.directory",
                      .keys = {"training.steps", "training.epochs"}});
+  if (data.validation->size() > 0)
+    deck::check_local_epochs(settings, planner.steps_per_epoch(), steps);
   return steps;
 }
 
@@ -163,7 +164,7 @@ RunPlan plan_run(const Settings& settings, const TrainingInputs& inputs,
       check_resources(settings, model, training.shape, plan.former_files, grid, progress);
   plan.owner = check_spill_files(settings, model, training.shape, plan.former_files, restart, grid,
                                  progress);
-  training.shape.steps = steps_of_run(settings, training.pipeline, *inputs.data.train, restart);
+  training.shape.steps = steps_of_run(settings, training.pipeline, inputs.data, restart);
   plan.run_id = restart ? restart->marker.run_id : new_run_id();
   broadcast(progress, grid.world(), plan.run_id, 0);
   plan.owner.run_id = plan.run_id;

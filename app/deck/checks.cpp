@@ -427,9 +427,10 @@ void join_links(Draft& draft) {
   network.ranks = links_of(draft, draft.both, "network", ranks);
 }
 
-void check_local_epochs(const Settings& settings, std::uint64_t steps_per_epoch) {
+void check_local_epochs(const Settings& settings, std::uint64_t steps_per_epoch,
+                        std::uint64_t steps) {
   const auto local_steps = static_cast<std::uint64_t>(settings.replicas.local_steps);
-  if (local_steps == 0 || settings.training.evaluate_every > 0 ||
+  if (local_steps == 0 || settings.training.evaluate_every > 0 || steps <= steps_per_epoch ||
       steps_per_epoch % local_steps == 0)
     return;
   throw UserError({.what = "the steps of an epoch, after which evaluations are due, are not a "

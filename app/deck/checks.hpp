@@ -13,7 +13,9 @@ void join_links(Draft& draft);
 
 /// Throws UserError that names keys when settings contradict each other.
 void check_settings(const Settings& settings);
-/// Throws UserError if evaluations are due after epochs, between outer steps of replicas.
-void check_local_epochs(const Settings& settings, std::uint64_t steps_per_epoch);
+/// Throws UserError if evaluations are due after epochs, between outer steps of replicas. `steps`:
+/// those of a run with validation data.
+void check_local_epochs(const Settings& settings, std::uint64_t steps_per_epoch,
+                        std::uint64_t steps);
 
 }  // namespace deltapipe::deck

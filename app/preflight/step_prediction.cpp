@@ -5,7 +5,6 @@
 #include <cmath>
 #include <map>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include "app/preflight/memory_prediction.hpp"
@@ -104,6 +103,7 @@ void PlannedStep::plan_boundaries(const ModelLayout& model, const PipelineShape&
       const double values = static_cast<double>(shape.samples) * tokens * crossing.channels;
       const auto cost = [&](const BoundaryEndPlan& plan, CrossingKind kind, double bits) {
         MessageCost message;
+        if (bits == 0 && !has_fixed_length(plan.codec.settings)) is_upper_bound_ = true;
         message.bytes = bits > 0 ? static_cast<std::uint64_t>(values * bits / 8)
                                  : message_bytes(plan, kind, shape.samples, tokens);
         const double rate =
@@ -156,28 +156,29 @@ void PlannedStep::plan_rows(const ModelLayout& model, const PipelineShape& shape
   const int rows = data != nullptr
                        ? static_cast<int>(tokens.size())
                        : static_cast<int>(std::min<double>(shape.vocabulary, samples * mean.valid));
-  const int messages = std::max(1, count(programs_, Action::send_embedding));
-  rows_.bytes = message_bytes(plan.tokens->rows, CrossingKind::tied_rows, rows, 1) /
-                static_cast<std::uint64_t>(messages);
+  const auto cost = [&](const BoundaryEndPlan& end, CrossingKind kind, Action action) {
+    const int messages = std::max(1, count(programs_, action));
+    return message_bytes(end, kind, rows, 1) / static_cast<std::uint64_t>(messages);
+  };
+  rows_.bytes = cost(plan.tokens->rows, CrossingKind::tied_rows, Action::send_embedding);
+  if (plan.tokens->gradients)
+    row_gradients_.bytes = cost(*plan.tokens->gradients, CrossingKind::tied_gradients,
+                                Action::send_embedding_gradient);
 }
 
 void PlannedStep::plan_sums(const ModelLayout& model) {
   const int replicas = settings_.pipeline.replicas;
   if (replicas == 1) return;
-  std::map<std::tuple<int, bool, bool>, Sum> known;
   for (int stage = 0; stage < settings_.pipeline.stages; ++stage) {
-    const StagePart part = stage_part(model.partition, stage);
-    const auto [entry, is_new] = known.try_emplace({part.blocks, part.first, part.last});
-    if (is_new) {
-      const std::vector<std::size_t> sizes =
-          bucket_sizes(model.model->make_stage(part)->parameters());
-      entry->second.bytes = replica_sum_bytes(sizes, replicas, settings_.replicas) /
-                            static_cast<std::uint64_t>(replicas);
-      // First moments are exchanged after the backward pass.
-      if (settings_.replicas.codec != ReplicaCodec::adam_moment)
-        entry->second.parts = std::max(1, static_cast<int>(sizes.size()));
-    }
-    sums_.push_back(entry->second);
+    const std::vector<std::size_t> sizes =
+        bucket_sizes(model.model->make_stage(stage_part(model.partition, stage))->parameters());
+    Sum sum;
+    sum.bytes = replica_sum_bytes(sizes, replicas, settings_.replicas) /
+                static_cast<std::uint64_t>(replicas);
+    // First moments are exchanged after the backward pass.
+    if (settings_.replicas.codec != ReplicaCodec::adam_moment)
+      sum.parts = std::max(1, static_cast<int>(sizes.size()));
+    sums_.push_back(sum);
   }
 }
 
@@ -214,6 +215,7 @@ StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
       costs.gradients.push_back(link_cost(network, after, before, backward_[i]));
     }
     costs.embedding = link_cost(network, ranks - 1, 0, rows_);
+    costs.embedding_gradient = link_cost(network, 0, ranks - 1, row_gradients_);
     costs.common_gradient = link_cost(network, 1 % ranks, 0, common_gradient_);
     costs.common_values = link_cost(network, 0, 1 % ranks, common_values_);
   }

@@ -20,11 +20,6 @@ struct StepPrediction {
   RankSeconds parts;
 };
 
-/// Mean tokens of a sample: those that cross boundaries, and those that passes compute.
-struct MeanTokens {
-  double valid = 0;
-  double computed = 0;
-};
 /// `data` may be null: then all T tokens of a sample are valid.
 MeanTokens mean_tokens(const PipelineShape& shape, const Dataset* data);
 
@@ -40,7 +35,11 @@ class PlannedStep {
   /// Returns the bytes of a micro-batch's message at the boundary with the largest ones.
   std::uint64_t forward_bytes() const { return largest(forward_); }
   std::uint64_t backward_bytes() const { return largest(backward_); }
-  /// Returns the most bytes that a rank sends to other replicas in a step.
+  /// Returns true if messages were counted with the most bytes that they may have, because their
+  /// length depends on the values and no bits were given or measured.
+  bool is_upper_bound() const { return is_upper_bound_; }
+  /// Returns the most bytes that a rank sends to other replicas in a step or, with local steps, in
+  /// an outer step.
   std::uint64_t replica_bytes() const;
 
  private:
@@ -66,9 +65,10 @@ class PlannedStep {
   std::vector<Program> programs_;
   std::vector<PassCost> passes_;  ///< by stage
   std::vector<MessageCost> forward_, backward_;
-  MessageCost rows_, common_gradient_, common_values_;
+  MessageCost rows_, row_gradients_, common_gradient_, common_values_;
   std::vector<Sum> sums_;  ///< by stage
   double step_seconds_ = 0;
+  bool is_upper_bound_ = false;
 };
 
 /// Returns the network with another bandwidth for all links; 0: without a limit.

@@ -476,6 +476,8 @@ double seconds_on_links(const Settings& settings, const ModelLayout& model, bool
     costs.common_values = slowest(links, loads_of_common(traffic.tied_rows, p, false));
   } else {
     costs.embedding = slowest(links, {{p.pipeline_ranks() - 1, 0, traffic.tied_rows}});
+    costs.embedding_gradient =
+        slowest(links, {{0, p.pipeline_ranks() - 1, traffic.tied_gradients}});
   }
   StepTraits traits;
   traits.first_trained_stage = model.first_trained_stage;

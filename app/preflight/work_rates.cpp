@@ -2,11 +2,16 @@
 #include "app/preflight/work_rates.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <deque>
 #include <numeric>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "app/deck/deck.hpp"
+#include "app/preflight/message_sizes.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "core/base/error.hpp"
 #include "core/files/hdf5.hpp"
@@ -34,47 +39,6 @@ namespace {
 
 constexpr std::uint64_t kLeastSteps = 4;
 
-/// The second half of a column's steps, whose shape is [steps, entries].
-class Column {
- public:
-  Column(const hdf5::File& file, const std::string& name) {
-    const hdf5::Dataset dataset = file.open_dataset("steps/" + name);
-    dataset.expect_stored();
-    entries_ = dataset.row_elements();
-    first_ = dataset.rows() / 2;
-    values_.resize((dataset.rows() - first_) * entries_);
-    dataset.read(first_, std::span<double>(values_));
-  }
-  std::size_t entries() const { return entries_; }
-  double median(std::size_t entry) const {
-    std::vector<double> one = steps_of(entry);
-    const auto middle = one.begin() + static_cast<std::ptrdiff_t>(one.size() / 2);
-    std::nth_element(one.begin(), middle, one.end());
-    return *middle;
-  }
-  /// Returns the sum of the entries' medians.
-  double sum_of_medians() const {
-    double sum = 0;
-    for (std::size_t entry = 0; entry < entries_; ++entry) sum += median(entry);
-    return sum;
-  }
-  /// Returns the mean over steps of the sum over entries.
-  double mean() const {
-    return std::accumulate(values_.begin(), values_.end(), 0.0) /
-           static_cast<double>(values_.size() / entries_);
-  }
-
- private:
-  std::vector<double> steps_of(std::size_t entry) const {
-    std::vector<double> one;
-    for (std::size_t i = entry; i < values_.size(); i += entries_) one.push_back(values_[i]);
-    return one;
-  }
-  std::size_t entries_ = 0;
-  std::uint64_t first_ = 0;
-  std::vector<double> values_;
-};
-
 [[noreturn]] void refuse(const Settings& settings, const std::string& what,
                          const std::string& value) {
   throw UserError({.what = what,
@@ -84,25 +48,113 @@ class Column {
                    .keys = {"plan.run"}});
 }
 
+/// Columns of a run file, which may be damaged.
+class MeasuredSteps {
+ public:
+  explicit MeasuredSteps(const Settings& settings, const hdf5::File& file)
+      : settings_(settings), file_(file), steps_(file.open_dataset("steps/step").rows()) {
+    if (steps_ < kLeastSteps)
+      refuse(settings, "the run has too few steps to measure", std::to_string(steps_));
+  }
+
+  std::uint64_t steps() const { return steps_; }
+  /// Returns the values of all steps, `entries` a step. They are finite.
+  std::vector<double> column(const std::string& name, std::size_t entries) const {
+    const hdf5::Dataset dataset = file_.open_dataset("steps/" + name);
+    dataset.expect_stored();
+    if (dataset.rows() != steps_ || dataset.row_elements() != entries)
+      refuse(settings_, "steps/" + name + " has another shape than the run",
+             std::to_string(dataset.rows()) + " x " + std::to_string(dataset.row_elements()));
+    std::vector<double> values(steps_ * entries);
+    dataset.read(0, std::span<double>(values));
+    if (!std::ranges::all_of(values, [](double value) { return std::isfinite(value); }))
+      refuse(settings_, "steps/" + name + " has values that are not finite", "NaN or infinity");
+    return values;
+  }
+  /// Returns the median of each entry over the second half of the steps.
+  std::vector<double> medians(const std::string& name, std::size_t entries) const {
+    const std::vector<double> values = column(name, entries);
+    std::vector<double> medians;
+    for (std::size_t entry = 0; entry < entries; ++entry) {
+      std::vector<double> one;
+      for (std::uint64_t step = steps_ / 2; step < steps_; ++step)
+        one.push_back(values[step * entries + entry]);
+      const auto middle = one.begin() + static_cast<std::ptrdiff_t>(one.size() / 2);
+      std::nth_element(one.begin(), middle, one.end());
+      medians.push_back(*middle);
+    }
+    return medians;
+  }
+
+ private:
+  const Settings& settings_;
+  const hdf5::File& file_;
+  std::uint64_t steps_;
+};
+
+double sum_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
 /// Values that cross all boundaries in one direction in a step of one replica.
 double values_of_step(const Settings& settings, const Model& model,
-                      const std::vector<int>& partition, int tokens, int first_boundary) {
+                      const std::vector<int>& partition, int most_tokens, double valid_tokens,
+                      int first_boundary) {
   double values = 0;
   int boundary = 0;
-  for (const BoundaryShape& shape : boundary_shapes(model, partition, tokens))
-    if (boundary++ >= first_boundary) values += static_cast<double>(shape.tokens) * shape.channels;
+  for (const BoundaryShape& shape : boundary_shapes(model, partition, most_tokens))
+    if (boundary++ >= first_boundary)
+      values += (shape.tokens == most_tokens ? valid_tokens : shape.tokens) * shape.channels;
   return values * settings.training.micro_batch_size * settings.training.micro_batches;
 }
 
-/// Returns the bits of a value if the run has the codec of this direction, else 0.
-double measured_bits(const hdf5::File& file, const char* column, const Settings& run,
-                     bool is_same_codec, double values) {
-  if (!is_same_codec || values == 0) return 0;
-  return 8 * Column(file, column).mean() / (values * run.pipeline.replicas);
+/// Returns the mean bits of a value in steps without first visits, after the warm-up. Returns 0 if
+/// there are no such steps, or the payload has a fixed length.
+double measured_bits(const MeasuredSteps& measured, const char* column, const Settings& run,
+                     const CodecSettings& codec, double values) {
+  if (has_fixed_length(codec) || values == 0) return 0;
+  const auto boundaries = static_cast<std::size_t>(run.pipeline.stages - 1);
+  const auto ranks = static_cast<std::size_t>(run.pipeline.pipeline_ranks());
+  const std::vector<double> bytes = measured.column(column, boundaries);
+  const std::vector<double> first_visits = measured.column("cache_first_visits", ranks);
+  const std::vector<double> epochs = measured.column("epoch", 1);
+  const auto row = [](const std::vector<double>& all, std::uint64_t step, std::size_t entries) {
+    const auto begin = all.begin() + static_cast<std::ptrdiff_t>(step * entries);
+    return std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(entries), 0.0);
+  };
+  // The last step of an epoch may have fewer samples.
+  const std::vector<double> samples = measured.column("samples", 1);
+  const double all =
+      static_cast<double>(run.training.micro_batch_size) * run.training.micro_batches;
+  double sum = 0, crossed = 0;
+  for (std::uint64_t step = 1; step < measured.steps(); ++step) {
+    if (epochs[step - 1] < codec.warmup_epochs || row(first_visits, step, ranks) > 0) continue;
+    sum += row(bytes, step, boundaries);
+    crossed += values * samples[step] / all;
+  }
+  return crossed == 0 ? 0 : 8 * sum / crossed;
+}
+
+/// Refuses a run of other work than the deck's.
+void compare_work(const Settings& settings, const Settings& run) {
+  const std::vector<std::string_view> keys = {
+      "data.sequence_length", "training.precision", "training.optimizer.frozen",
+      "training.optimizer.relative_embeddings", "data.images.size"};
+  std::deque<std::string> others;
+  std::vector<std::string_view> ignored;
+  for (;;) {
+    const std::optional<DeckDifference> difference = first_difference(run, settings, ignored);
+    if (!difference) return;
+    if (std::ranges::find(keys, difference->key) != keys.end())
+      refuse(settings, "the run has another " + difference->key,
+             difference->left + " (the deck has " + difference->right + ")");
+    ignored.push_back(others.emplace_back(difference->key));
+  }
 }
 
 WorkRates measured_rates(const Settings& settings, const Model& model,
-                         const std::vector<int>& partition, int tokens) {
+                         const std::vector<int>& partition, int most_tokens,
+                         const MeanTokens& mean) {
   const std::string& name = settings.plan.run;
   const hdf5::File file = hdf5::File::open_read_only(name);
   if (!file.has_attribute("deck") || !file.exists("steps"))
@@ -113,56 +165,65 @@ WorkRates measured_rates(const Settings& settings, const Model& model,
   if (parameters != expected)
     refuse(settings, "the run is of another model",
            std::to_string(parameters) + " parameters, expected " + std::to_string(expected));
-  const std::uint64_t steps = file.open_dataset("steps/step").rows();
-  if (steps < kLeastSteps)
-    refuse(settings, "the run has too few steps to measure", std::to_string(steps));
-
+  compare_work(settings, run);
   const auto ran = file.read_vector_attribute<int>("partition");
+  const bool fits =
+      static_cast<int>(ran.size()) == run.pipeline.stages &&
+      std::ranges::all_of(ran, [](int blocks) { return blocks > 0; }) &&
+      std::accumulate(ran.begin(), ran.end(), std::int64_t{0}) == model.shape().blocks;
+  if (!fits)
+    refuse(settings, "the run's partition is not one of this model",
+           std::to_string(ran.size()) + " stages");
+
+  const MeasuredSteps measured(settings, file);
   const int first_trained = first_trained_stage(model, ran);
-  const std::vector<StageWork> work = stage_work(run, model.cost(tokens), ran, first_trained);
-  const int ranks = run.pipeline.pipeline_ranks();
-  const Column compute(file, "compute_seconds");
-  std::vector<double> flop(static_cast<std::size_t>(ranks));
+  const std::vector<StageWork> work =
+      stage_work(run, model.cost(static_cast<int>(std::lround(mean.computed))), ran, first_trained);
+  const auto ranks = static_cast<std::size_t>(run.pipeline.pipeline_ranks());
+  const std::vector<double> compute = measured.medians("compute_seconds", ranks);
+  if (!std::ranges::all_of(compute, [](double seconds) { return seconds > 0; }))
+    refuse(settings, "the run has ranks that did not compute", "0 s");
+  std::vector<double> flop(ranks);
   for (std::size_t s = 0; s < work.size(); ++s)
-    flop[s % flop.size()] += run.training.micro_batches * (work[s].forward + work[s].backward);
+    flop[s % ranks] += run.training.micro_batches * (work[s].forward + work[s].backward);
   WorkRates rates;
   rates.source = name;
   if (run.pipeline.stages == settings.pipeline.stages &&
-      ranks == settings.pipeline.pipeline_ranks() && ran == partition) {
-    for (std::size_t r = 0; r < flop.size(); ++r)
-      rates.flops.push_back(flop[r] / compute.median(r));
+      run.pipeline.stages_per_rank == settings.pipeline.stages_per_rank && ran == partition) {
+    for (std::size_t r = 0; r < ranks; ++r) rates.flops.push_back(flop[r] / compute[r]);
   } else {
-    rates.flops = {std::accumulate(flop.begin(), flop.end(), 0.0) / compute.sum_of_medians()};
+    rates.flops = {sum_of(flop) / sum_of(compute)};
   }
-  rates.step_seconds = (Column(file, "other_seconds").sum_of_medians() +
-                        Column(file, "cache_seconds").sum_of_medians()) /
-                       ranks;
-  const double forward = values_of_step(run, model, ran, tokens, 0);
-  const double backward = values_of_step(run, model, ran, tokens, first_trained);
-  const double codec_seconds = Column(file, "codec_seconds").sum_of_medians();
+  rates.step_seconds = (sum_of(measured.medians("other_seconds", ranks)) +
+                        sum_of(measured.medians("cache_seconds", ranks))) /
+                       static_cast<double>(ranks);
+  if (run.pipeline.stages == 1) return rates;
+  const auto values = [&](int first_boundary) {
+    return values_of_step(run, model, ran, most_tokens, mean.valid, first_boundary);
+  };
+  const double forward = values(0), backward = values(first_trained);
+  const double codec_seconds = sum_of(measured.medians("codec_seconds", ranks));
   if (codec_seconds > 0) {
     const double rate = 2 * sizeof(float) * (forward + backward) / codec_seconds;
     const bool is_plain =
         run.forward.kind == CodecKind::none && run.backward.kind == CodecKind::none;
     (is_plain ? rates.plain_rate : rates.codec_rate) = rate;
   }
-  if (run.pipeline.stages > 1) {
-    rates.forward_bits =
-        measured_bits(file, "forward_bytes", run, run.forward == settings.forward, forward);
-    rates.backward_bits =
-        measured_bits(file, "backward_bytes", run, run.backward == settings.backward, backward);
-  }
+  if (run.forward == settings.forward && run.forward_rate == settings.forward_rate)
+    rates.forward_bits = measured_bits(measured, "forward_bytes", run, run.forward, forward);
+  if (run.backward == settings.backward && run.backward_rate == settings.backward_rate)
+    rates.backward_bits = measured_bits(measured, "backward_bytes", run, run.backward, backward);
   return rates;
 }
 
 }  // namespace
 
 WorkRates work_rates(const Settings& settings, const Model& model,
-                     const std::vector<int>& partition, int tokens) {
+                     const std::vector<int>& partition, int most_tokens, const MeanTokens& mean) {
   const PlanSettings& plan = settings.plan;
   WorkRates rates;
   if (!plan.run.empty())
-    rates = measured_rates(settings, model, partition, tokens);
+    rates = measured_rates(settings, model, partition, most_tokens, mean);
   else if (plan.flops > 0)
     rates = {.flops = {plan.flops}, .source = "plan.flops"};
   else

@@ -30,10 +30,16 @@ struct StageWork {
 std::vector<StageWork> stage_work(const Settings& settings, const ModelCost& cost,
                                   const std::vector<int>& partition, int first_trained_stage);
 
+/// Mean tokens of a sample: those that cross boundaries, and those that passes compute.
+struct MeanTokens {
+  double valid = 0;
+  double computed = 0;
+};
+
 /// Returns the rates of the deck's [plan] for a model of `parameters` parameters in all. Throws
 /// UserError if the deck lacks them, or if its run file is unreadable, is of another model or has
 /// too few steps.
 WorkRates work_rates(const Settings& settings, const Model& model,
-                     const std::vector<int>& partition, int tokens);
+                     const std::vector<int>& partition, int most_tokens, const MeanTokens& mean);
 
 }  // namespace deltapipe

@@ -100,6 +100,12 @@ class TrainingRun {
   bool replicas_agree(std::uint64_t steps_done) const {
     return plan_.pipeline.replicas.replicas_agree(steps_done, steps());
   }
+  /// Returns the number of steps until replicas agree again.
+  std::uint64_t steps_to_agreement(std::uint64_t steps_done) const {
+    std::uint64_t more = 1;
+    while (!replicas_agree(steps_done + more)) ++more;
+    return more;
+  }
   /// Compares the weights of all replicas unless this was done after the same step or
   /// pipeline.verify_replicas is 0. step() calls it when it is due.
   void compare_replicas();

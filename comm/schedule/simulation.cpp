@@ -138,9 +138,13 @@ class Simulator {
                       (completes && rank.final_stages.erase(stage) > 0);
     if (!sums) return;
     const SumCost& sum = entry(costs_.sums, stage);
-    const double begin = std::max(rank.sum, rank.clock + seconds / sum.parts);
+    double begin = std::max(rank.sum, rank.clock + seconds / sum.parts);
+    // The rank's wire carries it as well.
+    const bool shares = costs_.sharing == LinkSharing::rank_wires && sum.seconds > 0;
+    if (shares) begin = std::max({begin, rank.out, rank.in});
     rank.sum = std::max(begin + sum.seconds, rank.clock + seconds + sum.seconds / sum.parts);
     rank.sum_arrival = rank.sum + sum.latency_seconds;
+    if (shares) rank.out = rank.in = rank.sum;
   }
 
   /// Returns false if the rank has to wait, or encodes until later.
@@ -245,8 +249,9 @@ class Simulator {
       case Wire::gradient:
         return entry(costs_.gradients, transfer.boundary);
       case Wire::embedding:
-      case Wire::embedding_gradient:
         return costs_.embedding;
+      case Wire::embedding_gradient:
+        return costs_.embedding_gradient;
       case Wire::common_gradient:
         return costs_.common_gradient;
       case Wire::common_values:

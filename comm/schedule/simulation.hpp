@@ -52,7 +52,7 @@ struct SimulationCosts {
   std::vector<PassCost> stages = {{}};
   std::vector<LinkCost> activations = {{}};
   std::vector<LinkCost> gradients = {{}};
-  LinkCost embedding, common_gradient, common_values;
+  LinkCost embedding, embedding_gradient, common_gradient, common_values;
   std::vector<SumCost> sums = {{}};
   double update = 0;
   LinkSharing sharing = LinkSharing::rank_pairs;

@@ -6,6 +6,8 @@ that `check` predicts for memories of places."""
 import json
 import pathlib
 
+import h5py
+
 import support
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -71,6 +73,15 @@ class Plan(support.TestCase):
                                and entry["codec"] == codec["codec"]) for limited in (True, False))
             self.assertAlmostEqual(slow / fast, 1.05, delta=0.002)
 
+    def test_the_slowest_link_decides(self):
+        """In whatever order bandwidths are given."""
+        for bandwidths in "100Mbit/s,1Mbit/s,10Mbit/s", "1Mbit/s,100Mbit/s,10Mbit/s":
+            plan = self.plan(self.deck(pipeline={"in_flight": 3}), "--bandwidth", bandwidths)
+            self.assertEqual(plan["recommended"]["bandwidth"], 1e6)
+            own, = (entry["step_seconds"] for entry in plan["sweep"]
+                    if entry["bandwidth"] == 1e6 and entry["codec"] == "none")
+            self.assertLessEqual(plan["recommended"]["step_seconds"], 1.02 * own)
+
     def test_what_is_recommended_is_predicted(self):
         deck = self.deck(training={"micro_batch_size": 4}, pipeline={"stages": 4})
         plan = self.plan(deck)
@@ -99,7 +110,7 @@ class Plan(support.TestCase):
                     self.assertGreater(plan["replica_wait_seconds"], 0)
 
     def test_rates_of_a_run(self):
-        deck = self.deck(training={"steps": 8}, plan={"flops": 0}, network={"latency": 0},
+        deck = self.deck(training={"steps": 24}, plan={"flops": 0}, network={"latency": 0},
                          **{"boundary.forward": {"codec": "aqsgd", "quantizer.step": 1},
                             "boundary.backward": {"codec": "directq", "bits": 4}})
         deck["network"] = {}
@@ -110,14 +121,26 @@ class Plan(support.TestCase):
         self.assertEqual(plan["rates"]["source"], file)
         self.assertEqual(len(plan["rates"]["flops"]), 2)
         # The measured bytes of a codec whose payloads depend on the values.
-        measured = run.steps["forward_bytes"][4:].mean() / 4
+        later = (run.steps["cache_first_visits"].sum(axis=1) == 0) & (run.steps["step"] > 1)
+        self.assertTrue(4 < later.sum() <= 20)
+        measured = run.steps["forward_bytes"][later].mean() / run.steps["samples"][later].mean() * 2
         codec, = (codec for codec in plan["codecs"] if codec["codec"] == "deck")
         self.assertAlmostEqual(codec["forward_bytes"] / measured, 1, delta=0.01)
         # Another layout uses the mean rate.
         self.assertEqual(len(self.plan(deck, f"plan.run={file}", "pipeline.stages=1")
                              ["rates"]["flops"]), 1)
+        # Bits of first visits are not those of later ones.
+        early = self.train(deck, "early", 2, ["training.steps=4"])
+        self.assertTrue((early.steps["cache_first_visits"].sum(axis=1) > 0).all())
+        plan = self.plan(deck, f"plan.run={self.output('early') / 'run.h5'}")
+        self.assertEqual({entry["codec"] for entry in plan["sweep"] if entry["at_most"]}, {"deck"})
+        with h5py.File(self.output("early") / "run.h5", "r+") as damaged:
+            damaged.attrs["partition"] = [1, 1]
         for overrides, parts in (([f"plan.run={file}", "model.new.n_layer=3"],
                                   ["the run is of another model", "plan.run"]),
+                                 ([f"plan.run={self.output('early') / 'run.h5'}"], ["partition"]),
+                                 ([f"plan.run={file}", "data.sequence_length=16"],
+                                  ["data.sequence_length"]),
                                  ([f"plan.run={self.text}"], [str(self.text)]),
                                  (["plan.run=none.h5"], ["none.h5"])):
             with self.subTest(overrides):
