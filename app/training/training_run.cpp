@@ -174,7 +174,10 @@ bool TrainingRun::update(const StepPlan& plan, const StepObserver& observer, Ste
   const double part = pipeline_.sums_gradients() ? 1 : grid_.replicas();
   for (Optimizer<float>& optimizer : optimizers_)
     optimizer.update(pipeline_.exec(), plan.step, record.learning_rate, part * factor);
-  if (pipeline_.sums_changes()) take_outer_step();
+  if (pipeline_.sums_changes()) {
+    take_outer_step();
+    measure_outer_step(record);
+  }
   return true;
 }
 
@@ -183,6 +186,19 @@ void TrainingRun::take_outer_step() {
   for (OuterOptimizer<float>& outer : outer_optimizers_) outer.write_changes(exec);
   pipeline_.sum_changes();
   for (OuterOptimizer<float>& outer : outer_optimizers_) outer.update(exec, grid_.replicas());
+}
+
+/// Adds the time, bytes and errors of the outer step to the record.
+void TrainingRun::measure_outer_step(StepRecord& record) {
+  StepMeasurements outer(grid_.stages(), grid_.pipeline_ranks(), grid_.replicas());
+  pipeline_.take_measurements(outer, true);
+  totals_.seconds += outer.rank(grid_.pipeline_rank(), RankValue::wall);
+  const std::span<double> values = outer.values();
+  std::vector<double> all(values.begin(), values.end());
+  sum_over_ranks(all);
+  std::copy(all.begin(), all.end(), values.begin());
+  *measured_ += outer;
+  measured_->fill(record);
 }
 
 /// Replicas sum what the first moments become with their own clipped gradients.
@@ -226,6 +242,7 @@ bool TrainingRun::share(const StepPlan& plan, const StepObserver& observer, Step
   }
   std::copy(sums.measurements.begin(), sums.measurements.end(), values.begin());
   measured.fill(record);
+  measured_ = std::move(measured);
   return true;
 }
 

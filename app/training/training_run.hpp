@@ -133,6 +133,7 @@ class TrainingRun {
   void compare_replicas(std::uint64_t steps_done);
   bool update(const StepPlan& plan, const StepObserver& observer, StepRecord& record);
   void take_outer_step();
+  void measure_outer_step(StepRecord& record);
   void update_from_moments(std::uint64_t step, double learning_rate, double factor);
   bool share(const StepPlan& plan, const StepObserver& observer, StepRecord& record);
   void put_squared_norms(std::span<double> norms);
@@ -155,6 +156,7 @@ class TrainingRun {
   std::uint64_t announced_ = 0;  ///< steps whose samples the caches know
   std::optional<std::uint64_t> compared_after_;
   RunTotals totals_;
+  std::optional<StepMeasurements> measured_;    ///< of the last step, all ranks
   std::optional<StepMeasurements> unrecorded_;  ///< of attempts that did not count
   bool is_started_ = false;
   int pauses_ = 0;

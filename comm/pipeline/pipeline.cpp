@@ -73,8 +73,8 @@ void Pipeline::prefetch(std::span<const std::uint64_t> sample_ids) {
   for (const auto& stage : stages_) stage->prefetch(sample_ids);
 }
 
-void Pipeline::take_measurements(StepMeasurements& into) {
-  for (const auto& stage : stages_) stage->take_measurements(into);
+void Pipeline::take_measurements(StepMeasurements& into, bool is_outer) {
+  for (const auto& stage : stages_) stage->take_measurements(into, is_outer);
   into.collectives() += static_cast<double>(progress_.take_collective_bytes());
 
   const TimeReport time = progress_.account().take(Clock::now());

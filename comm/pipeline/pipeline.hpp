@@ -84,8 +84,9 @@ class Pipeline {
   bool is_causal(EvaluationMode mode) const { return is_causal_[static_cast<std::size_t>(mode)]; }
   /// Announces samples of later steps to the caches for prefetching.
   void prefetch(std::span<const std::uint64_t> sample_ids);
-  /// Adds what was measured since the last call.
-  void take_measurements(StepMeasurements& into);
+  /// Adds what was measured since the last call. `is_outer`: of an outer step of the replicas,
+  /// which follows those of the step itself.
+  void take_measurements(StepMeasurements& into, bool is_outer = false);
   /// Bytes that this rank sent since the last measurements (in evaluations); the next measurements
   /// leave them out.
   struct SentBytes {

@@ -175,7 +175,7 @@ void PipelineStage::begin_training_step(const StepPlan& plan, bool measure_error
   // Also with one replica: second moments freeze alike, whatever the number of replicas.
   sums_moments_ = replica_settings_.sums_moments(plan.epoch);
   sums_changes_ = replica_settings_.is_outer_step(plan.step + 1, shape_.steps);
-  sum_->begin(plan.epoch, measure_errors);
+  sum_->begin(plan.epoch, measure_errors || sums_changes_);
   if (moment_sum_ && sums_moments_) moment_sum_->begin(plan.epoch, measure_errors);
 }
 
@@ -364,12 +364,6 @@ void PipelineStage::finish_reductions() {
   order_after(instances_.compute, instances_.copy);
 }
 
-/// Bytes that all replicas send in an outer step.
-std::uint64_t PipelineStage::change_bytes() const {
-  return replica_sum_bytes(bucket_sizes(stage_.parameters()), place_.replicas, replica_settings_,
-                           step_.epoch < replica_settings_.warmup_epochs);
-}
-
 void PipelineStage::sum_changes() {
   if (place_.replicas == 1) return;
   const ParameterArena<float>& parameters = stage_.parameters();
@@ -381,8 +375,6 @@ void PipelineStage::sum_changes() {
   sum_->start_all(instances_.copy);
   sum_->finish(instances_.copy);
   order_after(instances_.compute, instances_.copy);
-  const SumStatistics sums = sum_->take_statistics(instances_.copy);
-  if (sums.signal2 > 0) later_errors_ = sums;
 }
 
 void PipelineStage::sum_moments() {
@@ -393,7 +385,7 @@ void PipelineStage::sum_moments() {
   moment_sum_->finish(instances_.copy);
   order_after(instances_.compute, instances_.copy);
   const SumStatistics sums = moment_sum_->take_statistics(instances_.copy);
-  if (sums.signal2 > 0) later_errors_ = sums;
+  if (sums.signal2 > 0) moment_errors_ = sums;
 }
 
 TraceScope PipelineStage::trace_of(const char* what, const StagePass& pass) const {
@@ -640,7 +632,7 @@ void PipelineStage::prefetch(std::span<const std::uint64_t> sample_ids) {
   if (receive_backward_) receive_backward_->prefetch(sample_ids);
 }
 
-void PipelineStage::take_measurements(StepMeasurements& into) {
+void PipelineStage::take_measurements(StepMeasurements& into, bool is_outer) {
   using M = StepMeasurements;
   const int i = place_.stage, rank = grid_.pipeline_rank();
   const auto sent = [&](auto& end, int boundary, bool backward) {
@@ -673,21 +665,20 @@ void PipelineStage::take_measurements(StepMeasurements& into) {
   if (common_exchange_) {
     into.tied(true, M::bytes) += static_cast<double>(common_exchange_->take_gradient_bytes());
     // Values are sent after this.
-    into.tied(false, M::bytes) += static_cast<double>(common_exchange_->value_bytes());
+    if (!is_outer)
+      into.tied(false, M::bytes) += static_cast<double>(common_exchange_->value_bytes());
   }
   const SumStatistics sums = sum_->take_statistics(instances_.copy);
   into.rank(rank, RankValue::replica_bytes) += static_cast<double>(sums.bytes);
   into.replica_error2() += sums.error2;
   into.replica_signal2() += sums.signal2;
-  // Moments and changes are summed after this. Their bytes are known before; their errors are
-  // reported in the next step.
+  // Moments are summed after this. Their bytes are known before; their errors are reported in the
+  // next step.
   if (sums_moments_ && place_.replica == 0)
     into.rank(rank, RankValue::replica_bytes) += static_cast<double>(moment_bytes_);
-  if (sums_changes_ && place_.replica == 0)
-    into.rank(rank, RankValue::replica_bytes) += static_cast<double>(change_bytes());
-  into.replica_error2() += later_errors_.error2;
-  into.replica_signal2() += later_errors_.signal2;
-  later_errors_ = {};
+  into.replica_error2() += moment_errors_.error2;
+  into.replica_signal2() += moment_errors_.signal2;
+  moment_errors_ = {};
 
   for (ActivationCache* cache : caches()) {
     const CacheStatistics c = cache->take_statistics();

@@ -94,7 +94,8 @@ class PipelineStage final : public InstructionHandler {
   /// Announces samples of later steps to the caches for prefetching.
   void prefetch(std::span<const std::uint64_t> sample_ids);
   /// Adds what was measured at the stage since the last call, without its rank's times.
-  void take_measurements(StepMeasurements& into);
+  /// `is_outer`: of an outer step, which follows those of the step itself.
+  void take_measurements(StepMeasurements& into, bool is_outer = false);
   /// Adds the bytes that it has sent since then (in evaluations) to the entry of its boundary and
   /// to that of token rows; the next measurements leave them out. Gradients do not count.
   void take_sent_bytes(std::span<double> by_boundary, double& tied_rows);
@@ -158,7 +159,6 @@ class PipelineStage final : public InstructionHandler {
   /// Clears the elements between a bucket's tensors, which quantised sums over replicas change.
   void clear_padding(float* values, int bucket);
   /// Starts the sum of a bucket over replicas, after the work that is queued on compute.
-  std::uint64_t change_bytes() const;
   void start_reduction(int bucket);
   template <class Take>
   void read_scores(const Take& take);
@@ -191,8 +191,7 @@ class PipelineStage final : public InstructionHandler {
   bool sums_moments_ = false;
   bool sums_changes_ = false;
   std::uint64_t moment_bytes_ = 0;  ///< bytes that all replicas send in a sum of moments
-  /// Errors of the last measured sum of moments or changes, until they are reported.
-  SumStatistics later_errors_;
+  SumStatistics moment_errors_;     ///< of the last measured sum, until they are reported
   std::optional<TokenIndex> index_;
   std::optional<EmbeddingExchange> tokens_;        ///< set on the first and the last stage
   std::optional<CommonExchange> common_exchange_;  ///< set if there are several stages

@@ -41,6 +41,8 @@ double& StepMeasurements::direction(int boundary, bool backward, Field field) {
 
 void StepMeasurements::fill(StepRecord& record) const {
   auto& self = const_cast<StepMeasurements&>(*this);
+  record.ranks.clear();
+  record.forward = record.backward = {};
   for (int k = 0; k < pipeline_ranks_; ++k) {
     RankRecord& rank = record.ranks.emplace_back();
     for (std::size_t i = 0; i < kRankValues; ++i) {

@@ -106,6 +106,10 @@ class Replicas(support.TestCase):
                 run = self.train(deck, f"local{name[0]}", 2, local(10, *more))
                 sent = run.steps["replica_bytes"].sum(axis=1)
                 self.assertEqual(np.flatnonzero(sent).tolist(), list(range(9, 60, 10)))
+                # Times and errors are those of the steps whose bytes they are.
+                waits = run.steps["replica_wait_seconds"].sum(axis=1)
+                self.assertGreater(waits[9::10].min(), np.delete(waits, slice(9, None, 10)).max())
+                self.assertEqual(np.isfinite(run.steps["replica_error"]).any(), bool(more))
                 self.assertLess(10 * sent.sum(), 1.01 * plain.steps["replica_bytes"].sum())
                 # Local steps learn most of what summed gradients learn.
                 self.assertLess(run.losses[-10:].mean(), last + 0.3 * (first - last))
