@@ -224,7 +224,7 @@ WorkRates work_rates(const Settings& settings, const Model& model,
   WorkRates rates;
   if (!plan.run.empty())
     rates = measured_rates(settings, model, partition, most_tokens, mean);
-  else if (plan.flops > 0)
+  else if (constexpr double kLeast = 1e3; plan.flops >= kLeast)
     rates = {.flops = {plan.flops}, .source = "plan.flops"};
   else
     throw UserError({.what = "a plan requires the rate at which ranks compute",

@@ -20,7 +20,8 @@ void add_plan(std::vector<Key>& keys, PlanSettings& plan) {
       "Each rank receives over one wire from both sides, and a message's latency occupies it. "
       "Without it, network.wire says what messages share.");
   add("bandwidths", QuantityList{&plan.bandwidths, bandwidth_units(), 1, 1e15},
-      "Bandwidths to compare, in place of network.bandwidth.");
+      "Bandwidths to compare, of all links, those between replicas included, in place of "
+      "[network].");
 }
 
 }  // namespace deltapipe::deck
