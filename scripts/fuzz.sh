@@ -25,6 +25,8 @@ if ((${#targets[@]} == 0)); then
   done
 fi
 cmake --build "$build" --target "${targets[@]/%/_fuzz}"
+# As in tests/CMakeLists.txt.
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}intercept_tls_get_addr=0"
 
 # run_target TARGET: silent unless something is found
 run_target() {
