@@ -4,14 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <type_traits>
 
 #include "core/base/error.hpp"
-#include "core/base/parallel/floating_point.hpp"
-#include "core/kernels/halves.hpp"
 #include "core/kernels/optimizers/adamw.hpp"
 #include "core/kernels/optimizers/sgd.hpp"
 #include "core/kernels/reduce.hpp"
+#include "models/trained_parameters.hpp"
 
 namespace deltapipe {
 
@@ -87,22 +85,10 @@ const std::vector<double>& Optimizer<Real>::squared_norms(const ExecSpace& exec)
 }
 
 template <class Real>
-template <class Pass>
-void Optimizer<Real>::for_each_trained(const Pass& pass) {
-  // Moments of parameters whose gradients have vanished become denormal numbers, and remain so.
-  const FlushedDenormals flushed;
-  for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
-    if (parameters_.info()[i].frozen) continue;
-    const int index = static_cast<int>(i);
-    const bool decays = settings_.decay_all || parameters_.info()[i].decay;
-    const double decay = decays ? settings_.weight_decay : 0;
-    if constexpr (std::is_same_v<Real, float>)
-      if (parameters_.in_halves(index)) {
-        pass(index, decay, mutable_halves(parameters_.halves(index)));
-        continue;
-      }
-    pass(index, decay, MutableValues<Real>{parameters_.value(index).data()});
-  }
+double Optimizer<Real>::decay_of(int index) const {
+  const bool decays =
+      settings_.decay_all || parameters_.info()[static_cast<std::size_t>(index)].decay;
+  return decays ? settings_.weight_decay : 0;
 }
 
 template <class Real>
@@ -116,14 +102,14 @@ template <class Real>
 void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double learning_rate,
                              double gradient_factor) {
   if (settings_.name == OptimizerName::sgd) {
-    for_each_trained([&](int index, double decay, const auto& parameter) {
-      sgd_pass<Real>(exec, {learning_rate, settings_.momentum, decay, gradient_factor},
+    for_each_trained(parameters_, [&](int index, const auto& parameter) {
+      sgd_pass<Real>(exec, {learning_rate, settings_.momentum, decay_of(index), gradient_factor},
                      parameters_.gradient(index), parameter, parameters_.moment1(index));
     });
     return;
   }
-  for_each_trained([&](int index, double decay, const auto& parameter) {
-    adamw_pass<Real>(exec, step_at(step, learning_rate, decay, gradient_factor),
+  for_each_trained(parameters_, [&](int index, const auto& parameter) {
+    adamw_pass<Real>(exec, step_at(step, learning_rate, decay_of(index), gradient_factor),
                      parameters_.gradient(index), parameter, parameters_.moment1(index),
                      parameters_.moment2(index));
   });
@@ -132,7 +118,7 @@ void Optimizer<Real>::update(const ExecSpace& exec, std::uint64_t step, double l
 template <class Real>
 void Optimizer<Real>::share_moments(const ExecSpace& exec, int replicas, double gradient_factor) {
   const AdamWStep adamw = step_at(0, 0, 0, gradient_factor);
-  for_each_trained([&](int index, double, const auto&) {
+  for_each_trained(parameters_, [&](int index, const auto&) {
     adamw_moment_share<Real>(exec, adamw, replicas, parameters_.gradient(index),
                              parameters_.moment1(index));
   });
@@ -141,8 +127,8 @@ void Optimizer<Real>::share_moments(const ExecSpace& exec, int replicas, double 
 template <class Real>
 void Optimizer<Real>::update_from_moments(const ExecSpace& exec, std::uint64_t step,
                                           std::uint64_t frozen_after, double learning_rate) {
-  for_each_trained([&](int index, double decay, const auto& parameter) {
-    AdamWStep adamw = step_at(step, learning_rate, decay, 1);
+  for_each_trained(parameters_, [&](int index, const auto& parameter) {
+    AdamWStep adamw = step_at(step, learning_rate, decay_of(index), 1);
     adamw.correction2 = 1 - std::pow(settings_.beta2, static_cast<double>(frozen_after));
     adamw_moment_pass<Real>(exec, adamw, parameter, parameters_.moment1(index),
                             parameters_.moment2(index));

@@ -49,9 +49,7 @@ class Optimizer {
 
  private:
   static std::size_t partials(const ParameterInfo& parameter);
-  /// Calls pass(index, weight decay, MutableValues or MutableHalves) for each trained parameter.
-  template <class Pass>
-  void for_each_trained(const Pass& pass);
+  double decay_of(int index) const;
   /// `step` counts from 0.
   AdamWStep step_at(std::uint64_t step, double learning_rate, double decay,
                     double gradient_factor) const;

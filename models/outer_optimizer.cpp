@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/outer_optimizer.hpp"
 
-#include <string>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 
-#include "core/base/parallel/floating_point.hpp"
-#include "core/base/state/state_views.hpp"
-#include "core/kernels/halves.hpp"
 #include "core/kernels/optimizers/nesterov.hpp"
+#include "models/trained_parameters.hpp"
 
 namespace deltapipe {
 
@@ -30,8 +26,8 @@ OuterOptimizer<Real>::OuterOptimizer(const ExecSpace& exec, double learning_rate
                                      ParameterArena<Real>& parameters)
     : learning_rate_(learning_rate), momentum_(momentum), parameters_(parameters) {
   std::tie(anchors_, velocities_) = allocate<Real>(parameters.gradient_size(), {});
-  for_each_trained([&](int index, const auto& parameter) {
-    anchor_pass<Real>(exec, parameter, part(anchors_, index));
+  for_each_trained(parameters_, [&](int index, const auto& parameter) {
+    anchor_pass<Real>(exec, parameter, parameters_.trained_part(anchors_, index));
   });
 }
 
@@ -43,64 +39,27 @@ MemoryLedger OuterOptimizer<Real>::memory(std::size_t gradient_size) {
 }
 
 template <class Real>
-VectorRef<Real> OuterOptimizer<Real>::part(const Vector<Real>& all, int index) const {
-  const ParameterInfo& p = parameters_.info()[static_cast<std::size_t>(index)];
-  return VectorRef<Real>(all.data() + p.gradient_offset, p.size);
-}
-
-template <class Real>
-template <class Pass>
-void OuterOptimizer<Real>::for_each_trained(const Pass& pass) {
-  const FlushedDenormals flushed;  // velocities decay to denormal numbers
-  for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
-    if (parameters_.info()[i].frozen) continue;
-    const int index = static_cast<int>(i);
-    if constexpr (std::is_same_v<Real, float>)
-      if (parameters_.in_halves(index)) {
-        pass(index, mutable_halves(parameters_.halves(index)));
-        continue;
-      }
-    pass(index, MutableValues<Real>{parameters_.value(index).data()});
-  }
-}
-
-template <class Real>
 void OuterOptimizer<Real>::write_changes(const ExecSpace& exec) {
-  for_each_trained([&](int index, const auto& parameter) {
-    change_pass<Real>(exec, parameter, part(anchors_, index), parameters_.gradient(index));
+  for_each_trained(parameters_, [&](int index, const auto& parameter) {
+    change_pass<Real>(exec, parameter, parameters_.trained_part(anchors_, index),
+                      parameters_.gradient(index));
   });
 }
 
 template <class Real>
 void OuterOptimizer<Real>::update(const ExecSpace& exec, int replicas) {
   const NesterovStep step{learning_rate_, momentum_, 1.0 / replicas};
-  for_each_trained([&](int index, const auto& parameter) {
-    nesterov_pass<Real>(exec, step, parameters_.gradient(index), part(anchors_, index),
-                        part(velocities_, index), parameter);
+  for_each_trained(parameters_, [&](int index, const auto& parameter) {
+    nesterov_pass<Real>(exec, step, parameters_.gradient(index),
+                        parameters_.trained_part(anchors_, index),
+                        parameters_.trained_part(velocities_, index), parameter);
   });
 }
 
 template <class Real>
 StatePart OuterOptimizer<Real>::state(const ExecSpace& exec) const {
-  const auto each = [this](const auto& use) {
-    for (std::size_t i = 0; i < parameters_.info().size(); ++i) {
-      const ParameterInfo& p = parameters_.info()[i];
-      if (p.frozen) continue;
-      use(p.name + ".anchor", part(anchors_, static_cast<int>(i)), p.shape);
-      use(p.name + ".velocity", part(velocities_, static_cast<int>(i)), p.shape);
-    }
-  };
-  return {"outer_optimizer",
-          [=](StateWriter& writer) {
-            each([&](const std::string& item, const auto& values, const auto& shape) {
-              write_view(writer, exec, item, values, shape);
-            });
-          },
-          [=](StateReader& reader) {
-            each([&](const std::string& item, const auto& values, const auto& shape) {
-              read_view(reader, exec, item, values, shape);
-            });
-          }};
+  return trained_state<Real>("outer_optimizer", exec, parameters_,
+                             {{".anchor", anchors_}, {".velocity", velocities_}});
 }
 
 template class OuterOptimizer<float>;

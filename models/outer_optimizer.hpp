@@ -31,10 +31,6 @@ class OuterOptimizer {
   StatePart state(const ExecSpace& exec) const;
 
  private:
-  VectorRef<Real> part(const Vector<Real>& all, int index) const;
-  template <class Pass>
-  void for_each_trained(const Pass& pass);
-
   double learning_rate_, momentum_;
   ParameterArena<Real>& parameters_;
   Vector<Real> anchors_, velocities_;  ///< placed as gradients

@@ -205,19 +205,6 @@ bool has_checkpoint_of(const std::string& directory, const std::vector<std::uint
   });
 }
 
-/// All keys that differ.
-std::vector<DeckDifference> differences(const Settings& left, const Settings& right) {
-  std::vector<DeckDifference> found;
-  std::set<std::string> seen;
-  for (;;) {
-    const std::vector<std::string_view> ignored(seen.begin(), seen.end());
-    const auto difference = first_difference(left, right, ignored);
-    if (!difference) return found;
-    seen.insert(difference->key);
-    found.push_back(*difference);
-  }
-}
-
 /// A run from scratch would remove checkpoints whose disk may only be missing for now.
 [[noreturn]] void refuse_to_begin_anew(const Settings& settings) {
   throw UserError(

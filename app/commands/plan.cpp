@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -11,7 +12,6 @@
 
 #include "app/commands/commands.hpp"
 #include "app/deck/deck.hpp"
-#include "app/deck/units.hpp"
 #include "app/output/progress_display.hpp"
 #include "app/preflight/available_inputs.hpp"
 #include "app/preflight/step_prediction.hpp"

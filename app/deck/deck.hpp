@@ -39,6 +39,8 @@ struct DeckDifference {
   std::string right;
 };
 
+/// All keys at which the settings differ, in the order of a written deck.
+std::vector<DeckDifference> differences(const Settings& left, const Settings& right);
 /// The first key at which the settings differ, in the order of a written deck; none when they are
 /// the same but for the keys in `ignored`.
 std::optional<DeckDifference> first_difference(const Settings& left, const Settings& right,

@@ -88,17 +88,23 @@ std::string effective_deck(const Settings& settings) {
   return text;
 }
 
-std::optional<DeckDifference> first_difference(const Settings& left, const Settings& right,
-                                               std::span<const std::string_view> ignored) {
+std::vector<DeckDifference> differences(const Settings& left, const Settings& right) {
   deck::Draft left_draft = deck::draft_of(left), right_draft = deck::draft_of(right);
   const std::vector<deck::Key> left_keys = deck::keys_of(left_draft);
   const std::vector<deck::Key> right_keys = deck::keys_of(right_draft);
+  std::vector<DeckDifference> found;
   for (std::size_t i = 0; i < left_keys.size(); ++i) {
-    const std::string key = left_keys[i].full_name();
-    if (std::find(ignored.begin(), ignored.end(), key) != ignored.end()) continue;
     const std::string l = deck::written(left_keys[i]), r = deck::written(right_keys[i]);
-    if (l != r) return DeckDifference{key, l, r};
+    if (l != r) found.push_back({left_keys[i].full_name(), l, r});
   }
+  return found;
+}
+
+std::optional<DeckDifference> first_difference(const Settings& left, const Settings& right,
+                                               std::span<const std::string_view> ignored) {
+  for (DeckDifference& difference : differences(left, right))
+    if (std::find(ignored.begin(), ignored.end(), difference.key) == ignored.end())
+      return std::move(difference);
   return std::nullopt;
 }
 

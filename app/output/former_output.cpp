@@ -2,9 +2,9 @@
 #include "app/output/former_output.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -39,18 +39,16 @@ std::optional<DeckDifference> difference_between(const Settings& former, const S
       is_finished ? std::vector<std::string_view>{"checkpoint.", "generate.", "plan."}
                   : std::vector<std::string_view>{"checkpoint.", "generate.", "plan.", "output.",
                                                   "network.",    "pipeline.", "cache."};
-  std::vector<std::string_view> ignored = {"output.directory", "output.overwrite",
-                                           "output.log_every", "pipeline.timeout",
-                                           "pipeline.step_timeout"};
-  std::deque<std::string> others;  // views stay valid
-  for (;;) {
-    const auto difference = first_difference(former, settings, ignored);
-    if (!difference || std::none_of(sections.begin(), sections.end(), [&](auto section) {
-          return difference->key.starts_with(section);
-        }))
-      return difference;
-    ignored.push_back(others.emplace_back(difference->key));
-  }
+  constexpr auto kIgnored =
+      std::to_array<std::string_view>({"output.directory", "output.overwrite", "output.log_every",
+                                       "pipeline.timeout", "pipeline.step_timeout"});
+  const auto may_differ = [&](const std::string& key) {
+    return std::ranges::find(kIgnored, key) != kIgnored.end() ||
+           std::ranges::any_of(sections, [&](auto section) { return key.starts_with(section); });
+  };
+  for (DeckDifference& difference : differences(former, settings))
+    if (!may_differ(difference.key)) return std::move(difference);
+  return std::nullopt;
 }
 
 [[noreturn]] void refuse_deck(const Settings& settings, const std::string& what,

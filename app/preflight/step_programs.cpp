@@ -8,6 +8,13 @@
 
 namespace deltapipe {
 
+ScheduleShape step_shape(const Settings& settings, int stage) {
+  ScheduleShape shape{stage, settings.pipeline.stages, settings.training.micro_batches,
+                      settings.pipeline.in_flight};
+  shape.stages_per_rank = settings.pipeline.stages_per_rank;
+  return shape;
+}
+
 StepTraits step_traits(const Settings& settings, const ModelLayout& model) {
   const int stages = settings.pipeline.stages;
   StepTraits traits;
@@ -27,9 +34,7 @@ std::vector<Program> step_programs(const Settings& settings, const StepTraits& t
   for (int rank = 0; rank < pipeline.pipeline_ranks(); ++rank) {
     std::vector<ScheduleShape> stages;
     for (const StagePlace& place : places_of_rank(pipeline, rank)) {
-      ScheduleShape shape{place.stage, pipeline.stages, settings.training.micro_batches,
-                          pipeline.in_flight};
-      shape.stages_per_rank = pipeline.stages_per_rank;
+      ScheduleShape shape = step_shape(settings, place.stage);
       shape.first_trained_stage = traits.first_trained_stage;
       shape.trains_common = traits.trains_common;
       shape.recomputes = stage_recomputes(options, place.stage);

@@ -10,6 +10,9 @@
 
 namespace deltapipe {
 
+/// Returns the shape of a full step at a stage, without properties of the model.
+ScheduleShape step_shape(const Settings& settings, int stage);
+
 /// Properties of the model that change a step's instructions.
 struct StepTraits {
   int first_trained_stage = 0;

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "app/preflight/step_programs.hpp"
 #include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/schedule/schedule.hpp"
@@ -120,9 +121,8 @@ std::vector<std::string> warnings_of_model(const Settings& settings, const Model
 std::vector<std::string> warnings_of_bubble(const Settings& settings) {
   constexpr double kMostIdle = 0.4;
   const PipelineSettings& p = settings.pipeline;
-  ScheduleShape shape{0, p.stages, settings.training.micro_batches, p.in_flight};
-  shape.stages_per_rank = p.stages_per_rank;
-  const double idle = p.stages == 1 ? 0 : find_schedule(p.schedule).bubble_fraction(shape);
+  const double idle =
+      p.stages == 1 ? 0 : find_schedule(p.schedule).bubble_fraction(step_shape(settings, 0));
   if (idle <= kMostIdle) return {};
   return {"with training.micro_batches = " + std::to_string(settings.training.micro_batches) +
           " the " + std::to_string(p.stages) + " stages wait for each other for " +

@@ -32,7 +32,8 @@ std::vector<std::string> warnings_of_precision(const Settings& settings,
 /// Links so slow that a unit was probably forgotten.
 std::vector<std::string> warnings_of_network(const NetworkSettings& network);
 
-/// Batch normalisation over one value, which leaves only its bias.
+/// Batch normalisation over one value, which leaves only its bias, and crops without a pixel of
+/// their image.
 std::vector<std::string> warnings_of_model(const Settings& settings, const ModelShape& model);
 
 /// A pipeline whose schedule leaves stages idle for much of a step.

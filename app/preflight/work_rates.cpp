@@ -2,11 +2,10 @@
 #include "app/preflight/work_rates.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
-#include <deque>
 #include <numeric>
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -137,19 +136,12 @@ double measured_bits(const MeasuredSteps& measured, const char* column, const Se
 
 /// Refuses a run of other work than the deck's.
 void compare_work(const Settings& settings, const Settings& run) {
-  const std::vector<std::string_view> keys = {
-      "data.sequence_length", "training.precision", "training.optimizer.frozen",
-      "training.optimizer.relative_embeddings", "data.images.size"};
-  std::deque<std::string> others;
-  std::vector<std::string_view> ignored;
-  for (;;) {
-    const std::optional<DeckDifference> difference = first_difference(run, settings, ignored);
-    if (!difference) return;
-    if (std::ranges::find(keys, difference->key) != keys.end())
-      refuse(settings, "the run has another " + difference->key,
-             difference->left + " (the deck has " + difference->right + ")");
-    ignored.push_back(others.emplace_back(difference->key));
-  }
+  constexpr auto kKeys = std::to_array<std::string_view>(
+      {"data.sequence_length", "training.precision", "training.optimizer.frozen",
+       "training.optimizer.relative_embeddings", "data.images.size"});
+  for (const auto& [key, left, right] : differences(run, settings))
+    if (std::ranges::find(kKeys, key) != kKeys.end())
+      refuse(settings, "the run has another " + key, left + " (the deck has " + right + ")");
 }
 
 WorkRates measured_rates(const Settings& settings, const Model& model,

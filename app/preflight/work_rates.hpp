@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// How fast ranks work: given by the deck, or measured in a run.
+// Rates at which ranks compute and encode, given by the deck or measured in a run.
 #pragma once
 
 #include <string>

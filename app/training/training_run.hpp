@@ -102,9 +102,7 @@ class TrainingRun {
   }
   /// Returns the number of steps until replicas agree again.
   std::uint64_t steps_to_agreement(std::uint64_t steps_done) const {
-    std::uint64_t more = 1;
-    while (!replicas_agree(steps_done + more)) ++more;
-    return more;
+    return plan_.pipeline.replicas.steps_to_agreement(steps_done, steps());
   }
   /// Compares the weights of all replicas unless this was done after the same step or
   /// pipeline.verify_replicas is 0. step() calls it when it is due.

@@ -364,26 +364,22 @@ void PipelineStage::finish_reductions() {
   order_after(instances_.compute, instances_.copy);
 }
 
-void PipelineStage::sum_changes() {
-  if (place_.replicas == 1) return;
-  const ParameterArena<float>& parameters = stage_.parameters();
+void PipelineStage::sum_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buckets) {
   if (is_quantized(replica_settings_.codec))
-    for (std::size_t b = 0; b < parameters.buckets().size(); ++b)
-      clear_padding(parameters.all_gradients().data() + parameters.buckets()[b].begin,
-                    static_cast<int>(b));
+    for (const SumBucket& bucket : buckets) clear_padding(bucket.values.data(), bucket.id);
   order_after(instances_.copy, instances_.compute);
-  sum_->start_all(instances_.copy);
-  sum_->finish(instances_.copy);
+  sum.start_all(instances_.copy);
+  sum.finish(instances_.copy);
   order_after(instances_.compute, instances_.copy);
+}
+
+void PipelineStage::sum_changes() {
+  if (place_.replicas > 1) sum_at_once(*sum_, gradient_buckets(stage_));
 }
 
 void PipelineStage::sum_moments() {
   if (!moment_sum_) return;
-  for (const SumBucket& bucket : moment_buckets_) clear_padding(bucket.values.data(), bucket.id);
-  order_after(instances_.copy, instances_.compute);
-  moment_sum_->start_all(instances_.copy);
-  moment_sum_->finish(instances_.copy);
-  order_after(instances_.compute, instances_.copy);
+  sum_at_once(*moment_sum_, moment_buckets_);
   const SumStatistics sums = moment_sum_->take_statistics(instances_.copy);
   if (sums.signal2 > 0) moment_errors_ = sums;
 }

@@ -160,6 +160,8 @@ class PipelineStage final : public InstructionHandler {
   void clear_padding(float* values, int bucket);
   /// Starts the sum of a bucket over replicas, after the work that is queued on compute.
   void start_reduction(int bucket);
+  /// Sums all buckets over replicas, outside passes.
+  void sum_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buckets);
   template <class Take>
   void read_scores(const Take& take);
   /// Calls f(end, peer, tag) for all ends that have memories, in an order that cannot deadlock.

@@ -2,6 +2,7 @@
 // Settings of sums over replicas.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -50,6 +51,13 @@ struct ReplicaSettings {
   /// Returns true if replicas have the same parameters after `steps_done` steps of the run.
   bool replicas_agree(std::uint64_t steps_done, std::uint64_t steps) const {
     return local_steps == 0 || is_outer_step(steps_done, steps);
+  }
+  /// Returns the number of steps until replicas next agree, at least 1.
+  std::uint64_t steps_to_agreement(std::uint64_t steps_done, std::uint64_t steps) const {
+    if (local_steps == 0) return 1;
+    const auto interval = static_cast<std::uint64_t>(local_steps);
+    const std::uint64_t more = interval - steps_done % interval;
+    return steps_done < steps ? std::min(more, steps - steps_done) : more;
   }
   bool sums_moments(double epoch) const {
     return codec == ReplicaCodec::adam_moment && epoch >= warmup_epochs;

@@ -244,17 +244,18 @@ StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& par
 }
 
 template <class Real>
-StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parameters) {
-  const auto each = [&parameters](const auto& use) {
+StatePart trained_state(const std::string& part, const ExecSpace& exec,
+                        const ParameterArena<Real>& parameters,
+                        const std::vector<TrainedVector<Real>>& vectors) {
+  const auto each = [&parameters, vectors](const auto& use) {
     for (std::size_t i = 0; i < parameters.info().size(); ++i) {
       const ParameterInfo& p = parameters.info()[i];
       if (p.frozen) continue;
-      use(p.name + ".moment1", parameters.moment1(static_cast<int>(i)), p.shape);
-      if (parameters.moments() == 2)
-        use(p.name + ".moment2", parameters.moment2(static_cast<int>(i)), p.shape);
+      for (const auto& [suffix, values] : vectors)
+        use(p.name + suffix, parameters.trained_part(values, static_cast<int>(i)), p.shape);
     }
   };
-  return {"moments",
+  return {part,
           [=](StateWriter& writer) {
             each([&](const std::string& item, const auto& values, const auto& shape) {
               write_view(writer, exec, item, values, shape);
@@ -267,10 +268,22 @@ StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parame
           }};
 }
 
+template <class Real>
+StatePart moment_state(const ExecSpace& exec, const ParameterArena<Real>& parameters) {
+  std::vector<TrainedVector<Real>> moments = {{".moment1", parameters.all_moments1()}};
+  if (parameters.moments() == 2) moments.push_back({".moment2", parameters.all_moments2()});
+  return trained_state("moments", exec, parameters, moments);
+}
+
 template class ParameterArena<float>;
 template class ParameterArena<double>;
 template StatePart parameter_state(const ExecSpace&, const ParameterArena<float>&);
 template StatePart parameter_state(const ExecSpace&, const ParameterArena<double>&);
+template StatePart trained_state(const std::string&, const ExecSpace&, const ParameterArena<float>&,
+                                 const std::vector<TrainedVector<float>>&);
+template StatePart trained_state(const std::string&, const ExecSpace&,
+                                 const ParameterArena<double>&,
+                                 const std::vector<TrainedVector<double>>&);
 template StatePart moment_state(const ExecSpace&, const ParameterArena<float>&);
 template StatePart moment_state(const ExecSpace&, const ParameterArena<double>&);
 

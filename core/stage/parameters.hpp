@@ -123,7 +123,13 @@ class ParameterArena {
   void keep_statistics(const ExecSpace& exec) const;
   void restore_statistics(const ExecSpace& exec) const;
 
-  // Return Views without elements for a frozen parameter.
+  /// Returns a parameter's part of a vector that is placed as the gradients. The part of a frozen
+  /// parameter has no elements; so have its gradient and its moments.
+  VectorRef<Real> trained_part(const Vector<Real>& all, int index) const {
+    const ParameterInfo& p = info_[index];
+    if (p.frozen) return {};
+    return VectorRef<Real>(all.data() + p.gradient_offset, p.size);
+  }
   VectorRef<Real> gradient(int index) const { return trained_part(gradients_, index); }
   VectorRef<Real> moment1(int index) const { return trained_part(moments1_, index); }
   /// Only of two moments.
@@ -139,15 +145,12 @@ class ParameterArena {
     return Kokkos::subview(gradients_, Kokkos::make_pair(range.begin, range.end));
   }
   const Vector<Real>& all_gradients() const { return gradients_; }
+  const Vector<Real>& all_moments1() const { return moments1_; }
+  const Vector<Real>& all_moments2() const { return moments2_; }
 
  private:
   int add(const std::string& name, const std::vector<std::uint64_t>& shape, bool decay, int bucket,
           bool frozen);
-  VectorRef<Real> trained_part(const Vector<Real>& all, int index) const {
-    const ParameterInfo& p = info_[index];
-    if (p.frozen) return {};
-    return VectorRef<Real>(all.data() + p.gradient_offset, p.size);
-  }
   template <class T>
   static MatrixRef<T> as_matrix(T* values, const ParameterInfo& p) {
     return MatrixRef<T>(values, p.shape[0], p.size / p.shape[0]);
@@ -171,6 +174,18 @@ class ParameterArena {
 /// Returns the state of the values, tensor by tensor under their names.
 template <class Real>
 StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& parameters);
+/// A vector that is placed as the gradients.
+template <class Real>
+struct TrainedVector {
+  std::string suffix;
+  Vector<Real> values;
+};
+/// Returns the state of such vectors, a part with an item NAME + suffix of every trained tensor.
+/// The parameters must outlive it.
+template <class Real>
+StatePart trained_state(const std::string& part, const ExecSpace& exec,
+                        const ParameterArena<Real>& parameters,
+                        const std::vector<TrainedVector<Real>>& vectors);
 /// Returns the state of the moments: NAME.moment1 and NAME.moment2 of every trained tensor. The
 /// state of a run that froze other tensors does not fit.
 template <class Real>

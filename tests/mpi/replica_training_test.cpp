@@ -24,6 +24,27 @@ PipelineOptions options_of(int stages, int replicas, const ReplicaSettings& sett
   return options;
 }
 
+/// A run that begins with the state after `before` steps has the same losses and the same state
+/// after `more` steps.
+void check_continues(const PipelineOptions& options, int before, int more) {
+  StateContent expected, middle;
+  std::vector<double> losses;
+  {
+    SmallRun run(options);
+    run.train(before);
+    middle = state_in_memory(run.state());
+    run.train(more);
+    expected = state_in_memory(run.state());
+    losses.assign(run.losses().begin() + before, run.losses().end());
+  }
+  SmallRun run(options);
+  MemoryStateReader reader(middle);
+  read_state(run.state(), reader);
+  run.train(more);
+  CHECK(run.losses() == losses);
+  check_same(state_in_memory(run.state()), expected);
+}
+
 TEST_CASE("Replicas with compressed sums keep the same weights", "[replicas]") {
   const int ranks = world_size();
   const int replicas = GENERATE(2, 3, 4);
@@ -71,22 +92,7 @@ TEST_CASE("A run with compressed sums continues from its state with the same bit
   if (codec == ReplicaCodec::adam_moment && warmup_epochs == 0) return;
   const PipelineOptions options =
       options_of(ranks / 2, 2, {.codec = codec, .bits = 2, .warmup_epochs = warmup_epochs});
-  StateContent expected, middle;
-  std::vector<double> losses;
-  {
-    SmallRun run(options);
-    run.train(4);
-    middle = state_in_memory(run.state());
-    run.train(4);
-    expected = state_in_memory(run.state());
-    losses.assign(run.losses().begin() + 4, run.losses().end());
-  }
-  SmallRun run(options);
-  MemoryStateReader reader(middle);
-  read_state(run.state(), reader);
-  run.train(4);
-  CHECK(run.losses() == losses);
-  check_same(state_in_memory(run.state()), expected);
+  check_continues(options, 4, 4);
 }
 
 TEST_CASE("A step says how large the errors of compressed sums are", "[replicas]") {
@@ -229,22 +235,7 @@ TEST_CASE("A run with local steps continues from its state with the same bits",
   const ReplicaCodec codec = GENERATE(ReplicaCodec::none, ReplicaCodec::quantized);
   const PipelineOptions options =
       options_of(ranks / 2, 2, {.codec = codec, .bits = 2, .local_steps = 2});
-  StateContent expected, middle;
-  std::vector<double> losses;
-  {
-    SmallRun run(options);
-    run.train(4);
-    middle = state_in_memory(run.state());
-    run.train(5);
-    expected = state_in_memory(run.state());
-    losses.assign(run.losses().begin() + 4, run.losses().end());
-  }
-  SmallRun run(options);
-  MemoryStateReader reader(middle);
-  read_state(run.state(), reader);
-  run.train(5);
-  CHECK(run.losses() == losses);
-  check_same(state_in_memory(run.state()), expected);
+  check_continues(options, 4, 5);
 }
 
 }  // namespace
