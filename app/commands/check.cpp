@@ -86,10 +86,7 @@ std::optional<Simulation> simulate_step(const Settings& settings, const StepTrai
 double idle_fraction(const Settings& settings) {
   if (const std::optional<Simulation> simulation = simulate_step(settings, {}))
     return 1 - simulation->busy_fraction();
-  const PipelineSettings& p = settings.pipeline;
-  ScheduleShape shape{0, p.stages, settings.training.micro_batches, p.in_flight};
-  shape.stages_per_rank = p.stages_per_rank;
-  return find_schedule(p.schedule).bubble_fraction(shape);
+  return find_schedule(settings.pipeline.schedule).bubble_fraction(step_shape(settings, 0));
 }
 
 void print_schedule(const Settings& settings, const StepTraits& traits) {
@@ -444,8 +441,11 @@ bool is_exact(const Settings& settings, const TrafficPrediction& traffic) {
       std::ranges::any_of(options.evaluation.modes, [&](EvaluationMode mode) {
         return !crosses_token_by_token(options, mode, settings.pipeline.stages);
       });
+  const bool lengths_are_fixed =
+      settings.pipeline.stages == 1 ||
+      (has_fixed_length(settings.forward) && has_fixed_length(settings.backward));
   return settings.training.patience == 0 && !ends_at_wrong_answers && traffic.counts_all_steps() &&
-         has_fixed_length(settings.forward) && has_fixed_length(settings.backward);
+         lengths_are_fixed;
 }
 
 std::string part_of(std::uint64_t bytes, std::uint64_t all) {
@@ -554,7 +554,7 @@ std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
     steps = total_steps(t.steps, t.epochs, planner.steps_per_epoch());
     if (inputs.data->validation->size() > 0)
       deck::check_local_epochs(settings, planner.steps_per_epoch(), steps);
-    if (ranks.size() > 1 && settings.pipeline.stages > 1)
+    if (ranks_of(settings.pipeline) > 1)
       traffic = predict_traffic(settings, model, shape, *inputs.data, steps);
   }
   print_summary(settings, model, inputs, steps, ranks, traffic,

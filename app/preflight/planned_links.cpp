@@ -28,6 +28,18 @@ void PlannedLinks::pass(int from, int to, std::uint64_t bytes) {
   loads_["rank " + std::to_string(to) + " in"] += wire(to).seconds_of(bytes);
 }
 
+void PlannedLinks::pass_sum(int rank, std::uint64_t bytes) {
+  const std::string name = "rank " + std::to_string(rank);
+  if (network_.ranks.empty()) {
+    if (network_.replicas != LinkSettings())
+      loads_[name + " to replicas"] +=
+          EmulatedLink(network_.replicas, Framing::none).seconds_of(bytes);
+    return;
+  }
+  loads_[name + " out"] += wire(rank).seconds_of(bytes);
+  loads_[name + " in"] += wire(rank).seconds_of(bytes);
+}
+
 LinkSettings PlannedLinks::between(int from, int to) const {
   return link_between(network_, from, to, {ranks_, is_ring_});
 }

@@ -28,6 +28,8 @@ class PlannedLinks {
   double latency_of(int from, int to) const;
   /// Counts a message of one rank to another; of a rank to itself, nothing.
   void pass(int from, int to, std::uint64_t bytes);
+  /// Counts a part of a sum that a rank sends to other replicas, which send it as much.
+  void pass_sum(int rank, std::uint64_t bytes);
   /// Returns the seconds in which messages pass, by the link's name.
   const std::map<std::string, double>& loads() const { return loads_; }
 

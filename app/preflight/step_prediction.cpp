@@ -178,6 +178,7 @@ void PlannedStep::plan_sums(const ModelLayout& model) {
     // First moments are exchanged after the backward pass.
     if (settings_.replicas.codec != ReplicaCodec::adam_moment)
       sum.parts = std::max(1, static_cast<int>(sizes.size()));
+    sum.pieces = replica_sum_pieces(sizes, replicas);
     sums_.push_back(sum);
   }
 }
@@ -202,9 +203,7 @@ StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
   costs.sharing = settings_.plan.receiver_wires       ? LinkSharing::receiver_wires
                   : network.wire == WireSharing::rank ? LinkSharing::rank_wires
                                                       : LinkSharing::rank_pairs;
-  ScheduleShape first{0, p.stages, settings_.training.micro_batches, p.in_flight};
-  first.stages_per_rank = p.stages_per_rank;
-  costs.buffers = message_buffers(find_schedule(p.schedule), first);
+  costs.buffers = message_buffers(find_schedule(p.schedule), step_shape(settings_, 0));
   if (p.stages > 1) {
     costs.activations.clear();
     costs.gradients.clear();
@@ -226,7 +225,8 @@ StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
   if (p.replicas > 1 && local_steps == 0) {
     costs.sums.clear();
     for (const Sum& sum : sums_)
-      costs.sums.push_back({wire.seconds_of(sum.bytes), sum.parts, 2 * link.latency_seconds});
+      costs.sums.push_back(
+          {wire.seconds_of(sum.bytes), sum.parts, 2 * link.latency_seconds, sum.pieces});
   }
   // An outer step hides behind nothing; its time is spread over the local steps.
   const double outer_seconds =

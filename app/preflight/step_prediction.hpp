@@ -50,6 +50,7 @@ class PlannedStep {
   struct Sum {
     std::uint64_t bytes = 0;  ///< that a replica of the stage sends
     int parts = 1;
+    int pieces = 1;
   };
   static std::uint64_t largest(const std::vector<MessageCost>& messages);
   void plan_boundaries(const ModelLayout& model, const PipelineShape& shape, const MeanTokens& mean,

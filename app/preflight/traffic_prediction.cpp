@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -11,12 +12,10 @@
 
 #include "app/preflight/memory_prediction.hpp"
 #include "app/preflight/planned_links.hpp"
-#include "app/preflight/step_programs.hpp"
+#include "app/preflight/step_prediction.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/pipeline/token_index.hpp"
 #include "comm/replicas/reduce_scatter_sum.hpp"
-#include "comm/schedule/schedule.hpp"
-#include "comm/schedule/simulation.hpp"
 #include "comm/transport/message.hpp"
 
 namespace deltapipe {
@@ -238,6 +237,7 @@ class Counter {
   }
 
   void count_boundaries(Crossing& crossing, int replica) {
+    if (boundaries_ == 0) return;
     const std::vector<std::uint32_t> visits = crossing.visits;
     // Adds the messages of all boundaries and returns their bytes, by kind.
     const auto count = [&](const Direction& direction, CrossingKind kind,
@@ -422,68 +422,30 @@ class Counter {
   TrafficPrediction result_;
 };
 
-/// MessageSizes of one kind between two ranks.
-struct Load {
-  int from, to;
-  WireBytes bytes;
-};
-
-/// Mean cost of the messages that need the longest time, and the longest latency.
-LinkCost slowest(const PlannedLinks& links, const std::vector<Load>& loads) {
-  LinkCost cost;
-  for (const auto& [from, to, bytes] : loads) {
-    if (from == to || bytes.messages == 0) continue;
-    cost.message_seconds =
-        std::max(cost.message_seconds, links.seconds_of(from, to, bytes.all() / bytes.messages));
-    cost.latency_seconds = std::max(cost.latency_seconds, links.latency_of(from, to));
-  }
-  return cost;
+/// Returns the mean bits of a value that crosses the boundaries; 0: none does.
+double mean_bits(const std::vector<WireBytes>& boundaries) {
+  WireBytes sum;
+  for (const WireBytes& boundary : boundaries) sum += boundary;
+  return sum.fp32 == 0
+             ? 0
+             : 8 * sizeof(float) * static_cast<double>(sum.all()) / static_cast<double>(sum.fp32);
 }
 
-/// MessageSizes of common parameters, which have one size at all boundaries.
-std::vector<Load> loads_of_common(const WireBytes& bytes, const PipelineSettings& p,
-                                  bool backward) {
-  std::vector<Load> loads;
-  for (int b = 0; b + 1 < p.stages; ++b) {
-    const int before = b % p.pipeline_ranks(), after = (b + 1) % p.pipeline_ranks();
-    loads.push_back(backward ? Load{after, before, bytes} : Load{before, after, bytes});
-  }
-  return loads;
-}
-
-/// A step in which stages compute in no time.
-double seconds_on_links(const Settings& settings, const ModelLayout& model, bool sends_rows,
+/// A step in which stages and codecs compute in no time.
+double seconds_on_links(const Settings& settings, const ModelLayout& model,
+                        const PipelineShape& shape, const DataSplit& data,
                         const TrafficPrediction& traffic) {
   double seconds = 0;
   for (const LinkLoad& link : traffic.links) seconds = std::max(seconds, link.busy_seconds);
   const PipelineSettings& p = settings.pipeline;
   constexpr std::int64_t kMostPasses = 200000;
   if (std::int64_t{2} * p.stages * settings.training.micro_batches > kMostPasses) return seconds;
-  const PlannedLinks links(settings.network, p);
-  SimulationCosts costs;
-  costs.stages = {{0, 0}};
-  costs.activations.clear();
-  costs.gradients.clear();
-  for (int b = 0; b + 1 < p.stages; ++b) {
-    const int before = b % p.pipeline_ranks(), after = (b + 1) % p.pipeline_ranks();
-    costs.activations.push_back(
-        slowest(links, {{before, after, traffic.forward[static_cast<std::size_t>(b)]}}));
-    costs.gradients.push_back(
-        slowest(links, {{after, before, traffic.backward[static_cast<std::size_t>(b)]}}));
-  }
-  if (traffic.shares_common_values) {
-    costs.common_gradient = slowest(links, loads_of_common(traffic.tied_gradients, p, true));
-    costs.common_values = slowest(links, loads_of_common(traffic.tied_rows, p, false));
-  } else {
-    costs.embedding = slowest(links, {{p.pipeline_ranks() - 1, 0, traffic.tied_rows}});
-    costs.embedding_gradient =
-        slowest(links, {{0, p.pipeline_ranks() - 1, traffic.tied_gradients}});
-  }
-  StepTraits traits;
-  traits.first_trained_stage = model.first_trained_stage;
-  traits.trains_common = traffic.shares_common_values;
-  traits.sends_rows = sends_rows && !traffic.shares_common_values;
-  return std::max(seconds, simulate(step_programs(settings, traits), costs).makespan());
+  WorkRates rates;
+  rates.flops = {std::numeric_limits<double>::infinity()};
+  rates.forward_bits = mean_bits(traffic.forward);
+  rates.backward_bits = mean_bits(traffic.backward);
+  const PlannedStep step(settings, model, shape, data.train.get(), rates);
+  return std::max(seconds, step.predict(settings.network).step_seconds);
 }
 
 }  // namespace
@@ -527,18 +489,26 @@ TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& m
   traffic.replica_bytes.assign(p.pipeline_ranks(), 0);
   const std::uint64_t warmup =
       std::min(settings.replicas.warmup_steps(planner.steps_per_epoch()), steps);
+  PlannedLinks links(settings.network, p);
   for (int stage = 0; stage < p.stages && p.replicas > 1; ++stage) {
     const std::vector<std::size_t> sizes =
         bucket_sizes(model.model->make_stage(stage_part(model.partition, stage))->parameters());
     const std::uint64_t all = settings.replicas.sums_until(steps, steps);
     const std::uint64_t first = settings.replicas.sums_until(warmup, steps);
-    traffic.replica_bytes[stage % p.pipeline_ranks()] +=
+    const std::uint64_t bytes =
         first * replica_sum_bytes(sizes, p.replicas, settings.replicas, true) +
         (all - first) * replica_sum_bytes(sizes, p.replicas, settings.replicas);
+    const int rank = stage % p.pipeline_ranks();
+    traffic.replica_bytes[rank] += bytes;
+    links.pass_sum(rank, bytes / static_cast<std::uint64_t>(p.replicas));
+  }
+  for (const auto& [name, seconds] : links.loads()) {
+    auto link = std::ranges::find(traffic.links, name, &LinkLoad::name);
+    if (link == traffic.links.end()) link = traffic.links.insert(link, {name, 0});
+    link->busy_seconds += seconds / static_cast<double>(steps);
   }
   if (!traffic.links.empty())
-    traffic.step_seconds =
-        seconds_on_links(settings, model, traffic.tied_rows.messages > 0, traffic);
+    traffic.step_seconds = seconds_on_links(settings, model, shape, data, traffic);
   return traffic;
 }
 

@@ -16,7 +16,7 @@ namespace deltapipe {
 
 /// Mean seconds of a step, for one replica.
 struct LinkLoad {
-  std::string name;         ///< "rank 0 to 1", or "rank 0 out" where a rank has one wire
+  std::string name;  ///< "rank 0 to 1", "rank 0 to replicas", or "rank 0 out" with one wire a rank
   double busy_seconds = 0;  ///< a message is passing
 };
 
@@ -46,7 +46,7 @@ std::uint64_t evaluations_of_run(const TrainingSettings& training, std::uint64_t
                                  std::uint64_t steps_per_epoch);
 
 /// Counts the messages of the run step by step, as training forms them. Long runs are counted in
-/// part and continued with the mean of their later steps. Requires more than one stage.
+/// part and continued with the mean of their later steps.
 TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& model,
                                   const PipelineShape& shape, const DataSplit& data,
                                   std::uint64_t steps);

@@ -37,6 +37,10 @@ MemoryLedger replica_sum_memory(std::span<const std::size_t> bucket_sizes, int r
 std::uint64_t replica_sum_bytes(std::span<const std::size_t> bucket_sizes, int replicas,
                                 const ReplicaSettings& settings, bool is_warmup = false);
 
+/// Returns the parts in which a sum passes a wire: messages under way at the same time. Other
+/// messages of the rank pass between them.
+int replica_sum_pieces(std::span<const std::size_t> bucket_sizes, int replicas);
+
 /// Prefix of the names of state parts, which end in the stage's number.
 inline constexpr const char* kReplicaErrorsPart = "replica errors, stage ";
 

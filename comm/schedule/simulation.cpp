@@ -56,10 +56,12 @@ class Simulator {
     while (!events_.empty()) {
       const Event event = events_.top();
       events_.pop();
-      if (event.message == nullptr)
-        go_on(event.rank, event.time);
-      else
+      if (event.message != nullptr)
         enter(event.rank, *event.message, event.time);
+      else if (event.sum != nullptr)
+        pass_piece(event.rank, *event.sum, event.time);
+      else
+        go_on(event.rank, event.time);
     }
     for (std::size_t r = 0; r < ranks_.size(); ++r)
       if (ranks_[r].position < programs_[r].size())
@@ -72,6 +74,12 @@ class Simulator {
   }
 
  private:
+  /// A sum that shares its rank's wire.
+  struct Sum {
+    double piece_seconds = 0, latency_seconds = 0;
+    int pieces = 0;       ///< that have not passed
+    double complete = 0;  ///< not before
+  };
   struct Rank {
     std::size_t position = 0;
     double clock = 0;
@@ -79,22 +87,22 @@ class Simulator {
     double out = 0, in = 0;      ///< when its wires become free
     double sum = 0;              ///< when its link to other replicas becomes free
     double sum_arrival = 0;      ///< when its last sum is complete
+    std::deque<Sum> sums;        ///< that share its wires; the first one passes
     std::set<int> final_stages;  ///< whose next pass completes their gradients
   };
-  /// A rank may go on, or a message reaches the rank's wire.
+  /// A rank may go on, or a message or a piece of a sum reaches the rank's wire.
   struct Event {
     double time = 0;
     std::uint64_t number = 0;  ///< order of events at the same time
     std::size_t rank = 0;
     Message* message = nullptr;
+    Sum* sum = nullptr;
     bool operator<(const Event& other) const {
       return std::pair(time, number) > std::pair(other.time, other.number);
     }
   };
 
-  void wake(std::size_t rank, double time) {
-    events_.push({time, events_so_far_++, rank, nullptr});
-  }
+  void wake(std::size_t rank, double time) { events_.push({time, events_so_far_++, rank}); }
 
   /// Executes a rank's next instruction. If it has to wait, the rank is woken later.
   void go_on(std::size_t r, double now) {
@@ -104,6 +112,7 @@ class Simulator {
     if (const std::optional<Transfer> transfer = transfer_of(instruction)) {
       if (!(transfer->sends ? send(r, *transfer, now) : receive(r, *transfer, now))) return;
     } else {
+      if (instruction.action == Action::finish_reductions && !rank.sums.empty()) return;
       compute(r, instruction);
     }
     ++rank.position;
@@ -117,7 +126,7 @@ class Simulator {
       rank.clock = rank.sum_arrival;
     }
     const double seconds = cost_of(instruction);
-    sum_over_replicas(rank, instruction, seconds);
+    sum_over_replicas(r, instruction, seconds);
     result_.seconds[r].compute += seconds;
     note(r, seconds);
   }
@@ -129,7 +138,8 @@ class Simulator {
     result_.ranks[r].push_back({programs_[r][rank.position], begin, rank.clock});
   }
 
-  void sum_over_replicas(Rank& rank, const Instruction& instruction, double seconds) {
+  void sum_over_replicas(std::size_t r, const Instruction& instruction, double seconds) {
+    Rank& rank = ranks_[r];
     const int stage = instruction.stage;
     if (instruction.action == Action::reduce_gradients) rank.final_stages.insert(stage);
     const bool completes =
@@ -138,13 +148,33 @@ class Simulator {
                       (completes && rank.final_stages.erase(stage) > 0);
     if (!sums) return;
     const SumCost& sum = entry(costs_.sums, stage);
-    double begin = std::max(rank.sum, rank.clock + seconds / sum.parts);
-    // The rank's wire carries it as well.
-    const bool shares = costs_.sharing == LinkSharing::rank_wires && sum.seconds > 0;
-    if (shares) begin = std::max({begin, rank.out, rank.in});
-    rank.sum = std::max(begin + sum.seconds, rank.clock + seconds + sum.seconds / sum.parts);
+    // The first part and the last one become available.
+    const double first = rank.clock + seconds / sum.parts, last = rank.clock + seconds;
+    const double last_seconds = sum.seconds / sum.parts;
+    if (costs_.sharing == LinkSharing::rank_wires && sum.seconds > 0) {
+      rank.sums.push_back(
+          {sum.seconds / sum.pieces, sum.latency_seconds, sum.pieces, last + last_seconds});
+      if (rank.sums.size() == 1) begin_sum(r, first);
+      return;
+    }
+    rank.sum = std::max(std::max(rank.sum, first) + sum.seconds, last + last_seconds);
     rank.sum_arrival = rank.sum + sum.latency_seconds;
-    if (shares) rank.out = rank.in = rank.sum;
+  }
+
+  void begin_sum(std::size_t r, double time) {
+    events_.push({time, events_so_far_++, r, nullptr, &ranks_[r].sums.front()});
+  }
+
+  /// A rank sends to replicas while it receives as much from them.
+  void pass_piece(std::size_t r, Sum& sum, double now) {
+    Rank& rank = ranks_[r];
+    rank.out = rank.in = std::max({now, rank.out, rank.in}) + sum.piece_seconds;
+    if (--sum.pieces > 0) return begin_sum(r, rank.out);
+    const double end = std::max(rank.out, sum.complete);
+    rank.sum_arrival = end + sum.latency_seconds;
+    rank.sums.pop_front();
+    if (!rank.sums.empty()) return begin_sum(r, rank.out);
+    wake(r, rank.sum_arrival);
   }
 
   /// Returns false if the rank has to wait, or encodes until later.

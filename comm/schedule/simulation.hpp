@@ -45,6 +45,7 @@ struct SumCost {
   double seconds = 0;
   int parts = 1;  ///< that become available one after the other
   double latency_seconds = 0;
+  int pieces = 1;  ///< between which other messages pass the rank's wire
 };
 
 /// Lists have an entry for each stage or boundary, or one that applies to all of them.

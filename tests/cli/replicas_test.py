@@ -32,6 +32,22 @@ class Replicas(support.TestCase):
     def weights(self, name):
         return (self.output(name) / "model" / "model.safetensors").read_bytes()
 
+    def check_parts(self, deck, layout, name):
+        """A run that stops as soon as it may and resumes has the bits of a whole one. Returns the
+        steps after which it stopped."""
+        whole = self.train(deck, f"{name}-whole", 4, layout)
+        output = self.output(f"{name}-parts")
+        deck = support.merged(deck, {"output": {"overwrite": False}})
+        command = ["train", self.deck_file(deck), f"output.directory={output}", *layout]
+        stopped = support.run([*command, "checkpoint.time_limit=0.001"], 4)
+        self.assertEqual(stopped.status, 75, str(stopped))
+        steps = len(support.Run(output / "run.h5").losses)
+        self.succeed(command, 4)
+        parts = support.Run(output / "run.h5")
+        self.assertEqual(parts.losses.tobytes(), whole.losses.tobytes())
+        self.assertEqual(self.weights(f"{name}-parts"), self.weights(f"{name}-whole"))
+        return steps
+
     def test_losses_and_bytes(self):
         """AdamW divides by the root of squares that the errors of few bits raise."""
         most = {"bf16": 0.002, "8": 0.005, "4": 0.04, "2": 0.1, "1": 0.1,
@@ -70,19 +86,26 @@ class Replicas(support.TestCase):
                     r"(?m)^# sums over replicas, rank \d+ +([\d ,]+);", result.out)]
                 self.assertEqual(planned, run.steps["replica_bytes"].sum(axis=0).tolist())
 
+    def test_check_predicts_replicas_without_boundaries(self):
+        deck = self.deck(training={"steps": 6}, pipeline={"stages": 1, "replicas": 3},
+                         network={"wire": "rank", "bandwidth": "20 Mbit/s"})
+        said = self.succeed(["check", self.deck_file(deck)]).out
+        run = self.train(deck, "one-stage", 3)
+        sent = int(run.steps["replica_bytes"].sum())
+        self.assertIn(f"# sums over replicas, rank 0    {sent:,}; ", said)
+        self.assertNotIn("at most", said)
+        # A third is sent by each rank, which has a wire.
+        seconds = float(re.search(r"# link of rank 0 out: busy ([\d.]+) s", said)[1])
+        self.assertAlmostEqual(seconds / (8 * sent / 6 / 3 / 20e6), 1.05, delta=0.05)
+        step = float(re.search(r"# links: about ([\d.]+) s a step", said)[1])
+        self.assertGreaterEqual(step, seconds)
+        measured = np.median(np.diff(run.steps["seconds"]))
+        self.assertGreater(measured, 0.95 * step)
+
     def test_restart(self):
         deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 8})
         layout = quantized(2, "pipeline.stages=2", "replicas.warmup_epochs=0.1")
-        whole = self.train(deck, "whole", 4, layout)
-        output = self.output("parts")
-        deck = support.merged(deck, {"output": {"overwrite": False}})
-        command = ["train", self.deck_file(deck), f"output.directory={output}", *layout]
-        stopped = support.run([*command, "checkpoint.time_limit=0.001"], 4)
-        self.assertEqual(stopped.status, 75, str(stopped))
-        self.succeed(command, 4)
-        parts = support.Run(output / "run.h5")
-        self.assertEqual(parts.losses.tobytes(), whole.losses.tobytes())
-        self.assertEqual(self.weights("parts"), self.weights("whole"))
+        self.check_parts(deck, layout, "restart")
 
     def test_restart_on_another_layout(self):
         deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 8},
@@ -119,17 +142,9 @@ class Replicas(support.TestCase):
         deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 14})
         layout = local(4, "checkpoint.every_steps=4", "pipeline.stages=2",
                        "replicas.codec=quantized", "replicas.bits=2")
-        whole = self.train(deck, "local-whole", 4, layout)
-        output = self.output("local-parts")
+        stopped = self.check_parts(deck, layout, "local")
+        self.assertEqual(stopped, 4)  # after an outer step
         deck = support.merged(deck, {"output": {"overwrite": False}})
-        command = ["train", self.deck_file(deck), f"output.directory={output}", *layout]
-        stopped = support.run([*command, "checkpoint.time_limit=0.001"], 4)
-        self.assertEqual(stopped.status, 75, str(stopped))
-        self.assertEqual(len(support.Run(output / "run.h5").losses), 4)  # after an outer step
-        self.succeed(command, 4)
-        parts = support.Run(output / "run.h5")
-        self.assertEqual(parts.losses.tobytes(), whole.losses.tobytes())
-        self.assertEqual(self.weights("local-parts"), self.weights("local-whole"))
         # Another layout, whose replicas all begin with the same state.
         for name, stages, replicas in (("k1", 1, 2), ("r1", 2, 1)):
             other = self.output(f"local-{name}")

@@ -131,6 +131,56 @@ TEST_CASE("A sum over replicas hides behind the backward pass that completes it"
   CHECK(simulated({.seconds = 8, .parts = 1}).makespan() == 5 + 8 + 0.5);
 }
 
+TEST_CASE("Messages pass a rank's wire between the pieces of a sum", "[simulation]") {
+  // Stage 1 sends its gradient after its sum began, at 3.
+  const std::vector<Program> programs = {{{Action::forward, 0, 0, 0},
+                                          {Action::send_activation, 0, 0, 0},
+                                          {Action::receive_gradient, 0, 0, 0},
+                                          {Action::backward, 0, 0, 0},
+                                          {Action::finish_reductions, 0},
+                                          {Action::update, 0}},
+                                         {{Action::receive_activation, 1, 0, 0},
+                                          {Action::forward, 1, 0, 0},
+                                          {Action::reduce_gradients, 1},
+                                          {Action::backward, 1, 0, 0},
+                                          {Action::send_gradient, 1, 0, 0},
+                                          {Action::finish_reductions, 1},
+                                          {Action::update, 1}}};
+  SimulationCosts costs;
+  costs.stages = {{1, 1}};
+  costs.activations = costs.gradients = {{1}};
+  costs.sharing = LinkSharing::rank_wires;
+  const auto simulated = [&](const SumCost& sum) {
+    costs.sums = {{}, sum};
+    costs.sums[0].seconds = 0;
+    return simulate(programs, costs);
+  };
+  // The activation arrives at 2, and stage 1 computes until 4. All of its gradients are ready then.
+  const Simulation whole = simulated({.seconds = 8, .pieces = 1});
+  CHECK(begin_of(whole, 0, Action::backward, 0) == 4 + 8 + 1);
+  CHECK(whole.seconds[1].replicas == 8);
+  // The gradient follows the first of four pieces, and delays the others.
+  const Simulation pieces = simulated({.seconds = 8, .latency_seconds = 0.5, .pieces = 4});
+  CHECK(begin_of(pieces, 0, Action::backward, 0) == 4 + 2 + 1);
+  CHECK(pieces.seconds[1].replicas == 8 + 1 + 0.5);
+  CHECK(pieces.makespan() == 4 + 8 + 1 + 0.5);
+}
+
+TEST_CASE("Sums of a rank's stages pass its wire one after the other", "[simulation]") {
+  std::vector<Program> programs(1);
+  for (const int stage : {0, 1}) {
+    programs[0].push_back({Action::reduce_gradients, stage});
+    programs[0].push_back({Action::backward, stage, 0, 0});
+  }
+  programs[0].push_back({Action::finish_reductions, 0});
+  programs[0].push_back({Action::update, 0});
+  SimulationCosts costs;
+  costs.stages = {{1, 1}};
+  costs.sharing = LinkSharing::rank_wires;
+  costs.sums = {{.seconds = 3, .pieces = 3}, {.seconds = 5, .pieces = 2}};
+  CHECK(simulate(programs, costs).makespan() == 1 + 3 + 5);
+}
+
 TEST_CASE("The parts of a step add up on every rank", "[simulation]") {
   SimulationCosts costs;
   costs.stages = {{1, 2.5}};
