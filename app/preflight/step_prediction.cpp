@@ -170,15 +170,22 @@ void PlannedStep::plan_sums(const ModelLayout& model) {
   const int replicas = settings_.pipeline.replicas;
   if (replicas == 1) return;
   for (int stage = 0; stage < settings_.pipeline.stages; ++stage) {
-    const std::vector<std::size_t> sizes =
-        bucket_sizes(model.model->make_stage(stage_part(model.partition, stage))->parameters());
+    const auto made = model.model->make_stage(stage_part(model.partition, stage));
+    const std::vector<std::size_t> sizes = bucket_sizes(made->parameters());
+    const auto bytes = [&](std::span<const std::size_t> buckets) {
+      return replica_sum_bytes(buckets, replicas, settings_.replicas) /
+             static_cast<std::uint64_t>(replicas);
+    };
     Sum sum;
-    sum.bytes = replica_sum_bytes(sizes, replicas, settings_.replicas) /
-                static_cast<std::uint64_t>(replicas);
-    // First moments are exchanged after the backward pass.
-    if (settings_.replicas.codec != ReplicaCodec::adam_moment)
-      sum.parts = std::max(1, static_cast<int>(sizes.size()));
+    sum.bytes = bytes(sizes);
     sum.pieces = replica_sum_pieces(sizes, replicas);
+    // First moments are exchanged after the backward pass.
+    if (settings_.replicas.codec != ReplicaCodec::adam_moment) {
+      sum.parts = std::max(1, static_cast<int>(sizes.size()));
+      for (const int bucket : made->late_buckets())
+        if (bucket >= 0)
+          sum.late_bytes += bytes(std::span(sizes).subspan(static_cast<std::size_t>(bucket), 1));
+    }
     sums_.push_back(sum);
   }
 }
@@ -225,8 +232,8 @@ StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
   if (p.replicas > 1 && local_steps == 0) {
     costs.sums.clear();
     for (const Sum& sum : sums_)
-      costs.sums.push_back(
-          {wire.seconds_of(sum.bytes), sum.parts, 2 * link.latency_seconds, sum.pieces});
+      costs.sums.push_back({wire.seconds_of(sum.bytes - sum.late_bytes), sum.parts,
+                            2 * link.latency_seconds, sum.pieces, wire.seconds_of(sum.late_bytes)});
   }
   // An outer step hides behind nothing; its time is spread over the local steps.
   const double outer_seconds =

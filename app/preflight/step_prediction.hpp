@@ -48,7 +48,8 @@ class PlannedStep {
     double codec_seconds = 0;  ///< of each of encoding and decoding
   };
   struct Sum {
-    std::uint64_t bytes = 0;  ///< that a replica of the stage sends
+    std::uint64_t bytes = 0;       ///< that a replica of the stage sends
+    std::uint64_t late_bytes = 0;  ///< after all passes
     int parts = 1;
     int pieces = 1;
   };

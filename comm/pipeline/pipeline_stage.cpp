@@ -31,12 +31,11 @@ StagePlace place_of(const ProcessGrid& grid, int local) {
 /// left out.
 std::vector<SumBucket> gradient_buckets(Stage<float>& stage) {
   const ParameterArena<float>& parameters = stage.parameters();
-  const CommonParameters<float>* const common = stage.common_parameters();
-  const std::array<int, 2> last = {stage.embedding_bucket(), common ? common->bucket() : -1};
+  const std::array<int, 2> late = stage.late_buckets();
   std::vector<SumBucket> buckets;
   for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
-    if (b != last[0] && b != last[1]) buckets.push_back({b, parameters.bucket_gradient(b)});
-  for (const int b : last)
+    if (b != late[0] && b != late[1]) buckets.push_back({b, parameters.bucket_gradient(b)});
+  for (const int b : late)
     if (b >= 0) buckets.push_back({b, parameters.bucket_gradient(b)});
   std::erase_if(buckets, [](const auto& bucket) { return bucket.values.extent(0) == 0; });
   return buckets;

@@ -33,8 +33,8 @@ struct ReplicaSettings {
   /// parameters, in `codec`, for one outer step (DiLoCo, arXiv 2311.08105). 0: they sum gradients
   /// in every step.
   int local_steps = 0;
-  double outer_learning_rate = 0.7;
-  double outer_momentum = 0.9;
+  double outer_learning_rate = 1;
+  double outer_momentum = 0.5;
 
   /// Returns true if an outer step follows `steps_done` steps of the run. One follows its last
   /// step.

@@ -144,20 +144,28 @@ class Simulator {
     if (instruction.action == Action::reduce_gradients) rank.final_stages.insert(stage);
     const bool completes =
         instruction.action == Action::backward || instruction.action == Action::backward_parameters;
-    const bool sums = instruction.action == Action::reduce_zeros ||
-                      (completes && rank.final_stages.erase(stage) > 0);
-    if (!sums) return;
     const SumCost& sum = entry(costs_.sums, stage);
-    // The first part and the last one become available.
-    const double first = rank.clock + seconds / sum.parts, last = rank.clock + seconds;
-    const double last_seconds = sum.seconds / sum.parts;
-    if (costs_.sharing == LinkSharing::rank_wires && sum.seconds > 0) {
-      rank.sums.push_back(
-          {sum.seconds / sum.pieces, sum.latency_seconds, sum.pieces, last + last_seconds});
-      if (rank.sums.size() == 1) begin_sum(r, first);
+    if (instruction.action == Action::reduce_zeros ||
+        (completes && rank.final_stages.erase(stage) > 0))
+      start_sum(r, sum, sum.seconds, rank.clock + seconds / sum.parts,
+                rank.clock + seconds + sum.seconds / sum.parts);
+    if (instruction.action == Action::add_embedding_gradient ||
+        instruction.action == Action::add_common_gradient)
+      start_sum(r, sum, sum.late_seconds, rank.clock, rank.clock);
+  }
+
+  /// Starts `seconds` of a sum, not before `begin`. They are not complete before `complete` and a
+  /// latency.
+  void start_sum(std::size_t r, const SumCost& sum, double seconds, double begin, double complete) {
+    Rank& rank = ranks_[r];
+    if (costs_.sharing == LinkSharing::rank_wires && seconds > 0) {
+      const double part = seconds / (sum.seconds + sum.late_seconds);
+      const int pieces = static_cast<int>(std::ceil(sum.pieces * part));
+      rank.sums.push_back({seconds / pieces, sum.latency_seconds, pieces, complete});
+      if (rank.sums.size() == 1) begin_sum(r, begin);
       return;
     }
-    rank.sum = std::max(std::max(rank.sum, first) + sum.seconds, last + last_seconds);
+    rank.sum = std::max(std::max(rank.sum, begin) + seconds, complete);
     rank.sum_arrival = rank.sum + sum.latency_seconds;
   }
 
@@ -171,7 +179,7 @@ class Simulator {
     rank.out = rank.in = std::max({now, rank.out, rank.in}) + sum.piece_seconds;
     if (--sum.pieces > 0) return begin_sum(r, rank.out);
     const double end = std::max(rank.out, sum.complete);
-    rank.sum_arrival = end + sum.latency_seconds;
+    rank.sum_arrival = std::max(rank.sum_arrival, end + sum.latency_seconds);
     rank.sums.pop_front();
     if (!rank.sums.empty()) return begin_sum(r, rank.out);
     wake(r, rank.sum_arrival);

@@ -45,7 +45,9 @@ struct SumCost {
   double seconds = 0;
   int parts = 1;  ///< that become available one after the other
   double latency_seconds = 0;
-  int pieces = 1;  ///< between which other messages pass the rank's wire
+  int pieces = 1;  ///< of all, between which other messages pass the rank's wire
+  /// More seconds, of gradients to which other stages contribute: they are summed after all passes.
+  double late_seconds = 0;
 };
 
 /// Lists have an entry for each stage or boundary, or one that applies to all of them.

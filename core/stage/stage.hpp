@@ -3,6 +3,7 @@
 // activations and, backwards, gradients into gradients. To add a model, derive a class from Stage.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -180,19 +181,19 @@ class Stage {
     return const_cast<Stage*>(this)->token_embedding();
   }
 
-  /// Returns the bucket of the token embedding's table, whose gradients are final last; -1: not on
-  /// this stage.
-  int embedding_bucket() const {
-    const TokenEmbedding<Real>* const embedding = token_embedding();
-    const int table = embedding ? embedding->wte() : -1;
-    return table < 0 ? -1 : parameters().info()[table].bucket;
-  }
-
   /// Returns null if the model has no trained parameters that all stages use. Either all stages of
   /// a model have some or none of them.
   virtual CommonParameters<Real>* common_parameters() { return nullptr; }
   const CommonParameters<Real>* common_parameters() const {
     return const_cast<Stage*>(this)->common_parameters();
+  }
+  /// Returns the buckets of the token embedding's table and of common parameters, whose gradients
+  /// are final after the stage's passes; -1: not on this stage.
+  std::array<int, 2> late_buckets() const {
+    const TokenEmbedding<Real>* const embedding = token_embedding();
+    const CommonParameters<Real>* const common = common_parameters();
+    const int table = embedding ? embedding->wte() : -1;
+    return {table < 0 ? -1 : parameters().info()[table].bucket, common ? common->bucket() : -1};
   }
 
   /// Returns null if the model computes every text as a whole. Either all stages of a model have
@@ -282,10 +283,9 @@ class Stage {
   /// Finishes buckets [begin, end) in descending order, except those that are final later.
   void finish_buckets(const BucketFinal& bucket_final, int end, int begin) const {
     if (!bucket_final) return;
-    const int table = embedding_bucket();
-    const CommonParameters<Real>* const common = common_parameters();
+    const std::array<int, 2> late = late_buckets();
     for (int b = end - 1; b >= begin; --b)
-      if (b != table && (common == nullptr || b != common->bucket())) bucket_final(b);
+      if (b != late[0] && b != late[1]) bucket_final(b);
   }
 };
 

@@ -166,6 +166,25 @@ TEST_CASE("Messages pass a rank's wire between the pieces of a sum", "[simulatio
   CHECK(pieces.makespan() == 4 + 8 + 1 + 0.5);
 }
 
+TEST_CASE("Gradients of shared parameters are summed after all passes", "[simulation]") {
+  const std::vector<Program> programs = {{{Action::send_embedding_gradient, 0, 0}},
+                                         {{Action::reduce_gradients, 1},
+                                          {Action::backward, 1, 0, 0},
+                                          {Action::receive_embedding_gradient, 1, 0},
+                                          {Action::add_embedding_gradient, 1},
+                                          {Action::finish_reductions, 1},
+                                          {Action::update, 1}}};
+  SimulationCosts costs;
+  costs.stages = {{0, 1}};
+  costs.embedding_gradient = {9};
+  costs.sums = {{.seconds = 2, .latency_seconds = 0.5, .pieces = 3, .late_seconds = 1}};
+  // The gradients of the other stage arrive at 9.
+  CHECK(simulate(programs, costs).makespan() == 9 + 1 + 0.5);
+  // The sum that passes meanwhile waits for them at the rank's wire.
+  costs.sharing = LinkSharing::rank_wires;
+  CHECK(simulate(programs, costs).makespan() == 9 + 2 + 1 + 0.5);
+}
+
 TEST_CASE("Sums of a rank's stages pass its wire one after the other", "[simulation]") {
   std::vector<Program> programs(1);
   for (const int stage : {0, 1}) {

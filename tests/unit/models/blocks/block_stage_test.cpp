@@ -177,7 +177,7 @@ TEST_CASE("A model of vectors has no token embedding and continues no texts", "[
   BlockStage<double> stage(toy({0, kBlocks, true, true}), {});
   CHECK(stage.token_embedding() == nullptr);
   CHECK(stage.text_continuation() == nullptr);
-  CHECK(stage.embedding_bucket() == -1);
+  CHECK(stage.late_buckets() == std::array<int, 2>{-1, -1});
   CHECK(stage.input_shape(1) == BoundaryShape{1, kWidth});
   CHECK(stage.output_shape(1) == BoundaryShape{1, kChannels});
 }
