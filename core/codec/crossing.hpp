@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One crossing of a boundary by a micro-batch: what both of its ends know before a byte is sent.
-// Boundaries, codecs and message headers all read this description.
+// One crossing of a boundary by a micro-batch: all that both ends know before a byte is sent.
+// Boundaries, codecs and message headers read this description.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace deltapipe {
 
-/// The kind of values. The numbers are those of the wire.
+/// Kind of values. The numbers are those on the wire.
 enum class CrossingKind : std::uint8_t {
   activation = 1,
   gradient = 2,
@@ -23,38 +23,39 @@ enum class CrossingKind : std::uint8_t {
 };
 enum class Direction : std::uint8_t { forward = 0, backward = 1 };
 
-/// Values that evaluations and generation send: the activations in their own precision, or
-/// what the boundary's codec makes of them without memory.
+/// Values that evaluations and generation send: the activations themselves, in the precision of the
+/// evaluation, or the output of the boundary's codec without memory.
 enum class EvaluationMode : std::uint8_t { plain, codec };
 
 const char* name_of(CrossingKind kind);
 const char* name_of(Direction direction);
 Direction direction_of(CrossingKind kind);
 
-/// Vectors have one entry per sample: B entries, fewer in an incomplete micro-batch. For tied rows
-/// tokens of the vocabulary stand for samples. Both ends of a boundary describe a crossing equally.
+/// Vectors have one entry per sample: B entries, fewer in an incomplete micro-batch. For tied rows,
+/// the samples are tokens of the vocabulary. Both ends of a boundary describe a crossing alike.
 struct Crossing {
   CrossingKind kind = CrossingKind::activation;
-  std::uint64_t seed = 0;         ///< of the run; keys stochastic rounding
+  std::uint64_t seed = 0;         ///< the run's seed; keys stochastic rounding
   std::uint64_t step = 0;         ///< optimizer step
-  double epoch = 0;               ///< epochs begun and done at this step; decides on warm-up
+  double epoch = 0;               ///< epochs begun and done at this step; determines the warm-up
   std::uint32_t micro_batch = 0;  ///< tied rows: the first one that needs or completes them
   std::uint32_t boundary = 0;     ///< i: between stages i and i+1
-  /// Evaluation and generation leave the memories alone: their samples are not those of the
-  /// training set, and their steps are counted by themselves.
+  /// False for evaluation and generation, which leave the memories unchanged: their samples are not
+  /// those of the training set, and their steps are counted separately.
   bool training = true;
-  EvaluationMode evaluation = EvaluationMode::plain;  ///< where not training
-  /// Factor of all values, which differs from step to step: gradients are those of scale * (sum of
-  /// losses). Records that outlive a step leave it out. Positive and finite.
+  EvaluationMode evaluation = EvaluationMode::plain;  ///< used if not training
+  /// Factor of all values, which differs from step to step: gradients are those of
+  /// scale * (sum of losses). Records that outlive a step do not contain it. Positive and finite.
   double scale = 1;
   std::vector<std::uint64_t> sample_ids;
-  std::vector<int> tokens;  ///< valid tokens, 0 ... T; the rows after them are padding. A sample
-                            ///< has the same number at each of its crossings.
-  /// Crossings of the sample before this one; 0: first visit. An end of a boundary fills them in
-  /// from its records; zeros where it keeps none.
+  /// Valid tokens, 0 ... T; the rows after them are padding. A sample has the same number at each
+  /// of its crossings.
+  std::vector<int> tokens;
+  /// Number of earlier crossings of the sample; 0: first visit. An end of a boundary reads them
+  /// from its records; zeros if it keeps none.
   std::vector<std::uint32_t> visits;
   /// Views of the samples' images at this crossing, for codecs whose records move with them
-  /// (CodecShape::grid). Others ignore them.
+  /// (CodecShape::grid). Other codecs ignore them.
   std::vector<RowView> views;
 
   Direction direction() const { return direction_of(kind); }

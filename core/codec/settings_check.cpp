@@ -46,14 +46,14 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
                    .remedy = "use scale = \"tile\", or step = 0",
                    .keys = {"quantizer.scale", "quantizer.step"}};
   if (settings.levels == Levels::asymmetric)
-    return Mistake{.what = "steps of a fraction of the RMS cut no level off",
+    return Mistake{.what = "steps of a fraction of the RMS always have symmetric levels",
                    .value = step_text(settings.rms_step) + ", levels = \"asymmetric\"",
                    .remedy = "use levels = \"symmetric\"",
                    .keys = {"quantizer.levels", "quantizer.step"}};
   if (settings.rounding == Rounding::stochastic && settings.rms_step > kLargestStochasticStep)
     return Mistake{.what =
-                       "with stochastic rounding in steps above 1.9 root mean squares values err "
-                       "by more than they are",
+                       "with stochastic rounding in steps above 1.9 root mean squares, errors are "
+                       "larger than the values",
                    .value = step_text(settings.rms_step) + ", rounding = \"stochastic\"",
                    .remedy = "use rounding = \"nearest\", or a step up to 1.9",
                    .keys = {"quantizer.step", "quantizer.rounding"}};
@@ -63,7 +63,7 @@ std::optional<Mistake> contradiction_in_scales(const CodecSettings& settings) {
 }  // namespace
 
 std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
-  if (settings.kind == CodecKind::none) return std::nullopt;  // other settings wait for a codec
+  if (settings.kind == CodecKind::none) return std::nullopt;  // other settings have no effect
   const bool delta = sends_changes(settings);
   const bool half = settings.kind == CodecKind::fp16 || settings.kind == CodecKind::bf16;
   if (settings.error_feedback && (delta || half))
@@ -120,7 +120,7 @@ std::optional<Mistake> contradiction_in(const CodecSettings& settings) {
   if (settings.kind == CodecKind::aqsgd_topk && settings.first_visit == FirstVisit::steps)
     return Mistake{.what =
                        "first visits in steps of the RMS require entropy coding, which codec = "
-                       "\"aqsgd_topk\" does without",
+                       "\"aqsgd_topk\" does not have",
                    .value = "first_visit = \"steps\"",
                    .remedy = "use first_visit = \"quantize8\", or codec = \"aqsgd\"",
                    .keys = {"memory.first_visit", "codec"}};

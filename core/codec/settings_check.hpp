@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which codec settings contradict each other. Knows no kernels, so that decks use it as well.
+// Contradictions between codec settings. Needs no kernels, so that decks use it as well.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace deltapipe {
 
-/// Text, value and remedy of the first contradiction, and keys without their section; none: the
-/// settings make a codec. Ranges of single settings are not looked at.
+/// Returns the first contradiction: text, value, remedy, and keys without their section. Returns
+/// nothing if a codec can be made from the settings. Ranges of single settings are not checked.
 std::optional<Mistake> contradiction_in(const CodecSettings& settings);
 
 }  // namespace deltapipe

@@ -3,8 +3,9 @@
 //
 //   x_hat = base + Q(x - base);  keep(x_hat)
 //
-// with a base (zero or the sample's memory), a quantiser Q with a wire format, and what each end
-// keeps of the sample. make_codec() checks settings and adds the warm-up and the moves of memories.
+// with a base (zero or the sample's memory), a quantiser Q with a wire format, and the state that
+// each end keeps of the sample. make_codec() checks settings and adds the warm-up and the moves of
+// memories.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@
 
 namespace deltapipe::codec {
 
-/// dense.cpp: values unchanged (fp32), in bf16, or in fp16 with a power of two for each row.
+/// dense.cpp: values unchanged (fp32), in bf16, or in fp16 with a power of two per row.
 std::unique_ptr<Codec> make_dense(const CodecSettings& settings, const CodecShape& shape);
 
 /// directq.cpp: x_hat = Q(x).
@@ -27,7 +28,7 @@ std::unique_ptr<Codec> make_error_feedback(const CodecSettings& settings, const 
 std::unique_ptr<Codec> make_aqsgd(const CodecSettings& settings, const CodecShape& shape,
                                   MemoryStorage storage);
 
-/// topk.cpp, Q = the k largest values: TopK, and TopK with EF or EF-mixed.
+/// topk.cpp, Q selects the k largest values: TopK, and TopK with EF or EF-mixed.
 std::unique_ptr<Codec> make_topk(const CodecSettings& settings, const CodecShape& shape,
                                  MemoryStorage storage);
 
@@ -43,7 +44,7 @@ std::unique_ptr<Codec> make_ef21(const CodecSettings& settings, const CodecShape
 std::unique_ptr<Codec> make_warmup(const CodecSettings& settings, const CodecShape& shape,
                                    MemoryStorage storage, std::unique_ptr<Codec> main);
 
-/// moved_memory.cpp: `main`, whose records are moved by Crossing::views over shape.grid.
+/// moved_memory.cpp: `main` with records that Crossing::views move over shape.grid.
 std::unique_ptr<Codec> make_moved_memory(const CodecShape& shape, MemoryStorage storage,
                                          std::unique_ptr<Codec> main);
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // AQ-SGD (arXiv 2206.01299): both ends keep a memory m(s) of each sample s, and later visits send
-// the change against it,
+// the change from it,
 //
-//   first visit    x_hat = what first_visit_format() makes of x      m(s) := x_hat
-//   later visits   x_hat = m(s) + Q(x - m(s))                        m(s) := x_hat
+//   first visit    x_hat = x in first_visit_format()      m(s) := x_hat
+//   later visits   x_hat = m(s) + Q(x - m(s))             m(s) := x_hat
 //
-// The receiver computes with x_hat in fp32. What is stored is rounded to the storage's precision;
-// that rounding is part of the next change.
+// The receiver computes with x_hat in fp32. Memories are rounded to the storage's precision, and
+// this rounding is part of the next change.
 //
-// NaN is sent as no change (a first visit: 0), infinities as the largest code or number; neither
-// counts into scales.
+// NaN is sent as no change (as 0 at a first visit), an infinity as the largest code or number.
+// Neither counts in scales.
 #include <memory>
 
 #include "core/codec/algorithms/algorithms.hpp"
@@ -26,8 +26,8 @@ RowFormats formats_of(const CodecSettings& settings, int channels) {
   if (!from_zeros) formats.format[kFirstVisit] = first_visit_format(settings, channels);
   RowFormat& change = formats.format[kLaterVisit];
   change.uses_memory = true;
-  // Rows of activations differ in size, and the next layer normalises them. Gradients count
-  // unchanged.
+  // Rows of activations differ in size, and the next layer normalises them. Gradients are not
+  // normalised.
   change.is_relative = !from_zeros;
   for (int f = 0; f < RowFormats::kCount; ++f) formats.format[f].table = f;
   return formats;

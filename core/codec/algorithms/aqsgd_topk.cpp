@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// AQ-SGD whose quantiser is TopK (arXiv 2206.01299 with arXiv 2401.07788): with C(y) being the k
+// AQ-SGD with TopK as its quantiser (arXiv 2206.01299 with arXiv 2401.07788). If C(y) denotes the k
 // values of y of largest magnitude, and zeros elsewhere,
 //
-//   first visit    x_hat = what first_visit_format() makes of x      m(s) := x_hat
-//   later visits   x_hat = m(s) + C(x - m(s))                        m(s) := x_hat
+//   first visit    x_hat = x in first_visit_format()      m(s) := x_hat
+//   later visits   x_hat = m(s) + C(x - m(s))             m(s) := x_hat
 //
-// EF21 with TopK is the same from memories of zeros, without a first visit of its own (ef21.cpp).
-// Memories of gradients leave the factor Crossing::scale out.
+// EF21 with TopK is the same with memories that begin as zeros, without a separate first visit
+// (ef21.cpp). Memories of gradients do not contain the factor Crossing::scale.
 #include "core/codec/algorithms/algorithms.hpp"
 #include "core/codec/algorithms/topk_codec.hpp"
 

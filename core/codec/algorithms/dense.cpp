@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// none, bf16: every value by itself. fp16: every row with a power of two of its own.
+// none, bf16: each value on its own. fp16: each row with its own power of two.
 #include "core/codec/algorithms/algorithms.hpp"
 #include "core/codec/quantizer/half_rows.hpp"
 #include "core/codec/rows/row_codec.hpp"
@@ -10,11 +10,11 @@ namespace {
 
 enum class DenseFormat { fp32, fp16, bf16 };
 
-/// The rows of one format: bytes of a sample's block, a row in and out, and what a value becomes.
+/// Rows of one format: bytes of a sample's block, reading and writing of a row, and rounding.
 template <DenseFormat format>
 struct DenseRows {
   using Value = std::conditional_t<format == DenseFormat::fp32, float, std::uint16_t>;
-  /// The least magnitude, as bits, that is infinite at the receiver.
+  /// The least magnitude, as bits, that becomes infinite at the receiver.
   static constexpr std::uint32_t kInfinite =
       format == DenseFormat::bf16 ? kInfinityBits - 0x8000u : kInfinityBits;
 
@@ -53,7 +53,7 @@ struct DenseRows {
 
 template <>
 struct DenseRows<DenseFormat::fp16> {
-  static constexpr std::uint32_t kInfinite = kInfinityBits;  // rows bring their power of two
+  static constexpr std::uint32_t kInfinite = kInfinityBits;  // each row has its power of two
 
   KOKKOS_INLINE_FUNCTION static std::size_t block_bytes(int tokens, int channels) {
     return HalfRow::block_bytes(tokens, channels);

@@ -2,7 +2,7 @@
 // DirectQ: the values themselves as b-bit codes, x_hat = Q(x). Neither end keeps anything of a
 // sample.
 //
-// NaN is sent as 0 and infinities as the largest code; neither counts into scales.
+// NaN is sent as 0 and an infinity as the largest code. Neither counts in scales.
 #include "core/codec/algorithms/algorithms.hpp"
 #include "core/codec/rows/quantized_rows.hpp"
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // EF21 (Richtarik, Sokolov, Fatkhullin, arXiv 2106.05203; for boundaries arXiv 2401.07788): both
-// ends keep g(s) and send the change against it,
+// ends keep g(s), and the sender sends the change from it,
 //
 //   g(s) := g(s) + Q(x - g(s))      x_hat = g(s)      g(s) = 0 at first
 //
-// That is AQ-SGD without a first visit of its own: the first change is counted from zeros. Memories
-// of gradients leave the factor Crossing::scale out.
+// This is AQ-SGD without a separate first visit: the first change is relative to zeros. Memories of
+// gradients do not contain the factor Crossing::scale.
 #include "core/codec/algorithms/algorithms.hpp"
 
 namespace deltapipe::codec {

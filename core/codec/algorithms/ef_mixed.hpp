@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // EF-mixed (arXiv 2401.07788): error feedback with TopK in which half of the k positions are those
-// of the largest values |x| and the others those of the largest errors |e| elsewhere; where one of
-// them has too few that are not zero, the other has more. x + e travels at all of them.
+// of the largest values |x| and the others those of the largest errors |e| elsewhere. If one half
+// has too few nonzero values, the other gets its positions. x + e is sent at all of them.
 #pragma once
 
 #include <cstddef>
@@ -13,20 +13,20 @@
 
 namespace deltapipe::codec {
 
-/// The part of the k positions that a selection may find: all; of EF-mixed's the values' share, or
-/// those that are still to be found.
+/// The part of the k positions that a selection may find: all or, for EF-mixed, the values' share
+/// or those that are not found yet.
 enum class Share { all, values, rest };
 
 struct MakeGroups {
   SparseArguments s;
   Share share;
-  const std::uint32_t* found_B;  ///< rest: positions that are found already
+  const std::uint32_t* found_B;  ///< rest: number of positions found so far
   TopKGroup* group_B;
 
   KOKKOS_INLINE_FUNCTION void operator()(const int b) const {
     const std::uint32_t size = s.follows(b) ? 0 : s.size_of(b);
     std::uint32_t most = size > 0 ? count_of_part(s.part, size) : 0;
-    // Without errors yet, values have all.
+    // Without errors yet, values have all positions.
     if (share == Share::values && s.uses_memory(b)) most -= most / 2;
     if (share == Share::rest) most = s.uses_memory(b) ? most - found_B[b] : 0;
     group_B[b] = {s.first_of(b), size, most};
@@ -39,8 +39,8 @@ inline void make_groups(const ExecSpace& exec, const SparseArguments& s, Share s
             MakeGroups{s, share, found == nullptr ? nullptr : found->count_G, group_B});
 }
 
-/// offered := x or e, for the samples whose groups may find any; 0 where x + e, which would travel,
-/// is not a value that topk sends.
+/// Sets `offered` to x or e for samples whose groups may find positions, or to 0 if x + e, which
+/// would be sent, is not a value that topk sends.
 template <class M>
 struct OfferShare {
   SparseArguments s;
@@ -64,7 +64,7 @@ struct OfferShare {
   }
 };
 
-/// y := 0 at the chosen positions, for the samples whose groups may find others.
+/// Sets y to 0 at the chosen positions of samples whose groups may find others.
 struct DropChosen {
   SparseArguments s;
   const TopKGroup* group_B;
@@ -80,7 +80,7 @@ struct DropChosen {
   }
 };
 
-/// merged := the positions of two disjoint lists.
+/// Merges the positions of two disjoint lists.
 struct MergePositions {
   Positions a, b, merged;
 
@@ -98,7 +98,7 @@ struct MergePositions {
   }
 };
 
-/// Chooses the positions. Holds memory for the sender only.
+/// Chooses the positions. Only senders have one.
 class MixedSelection {
  public:
   MixedSelection(const CodecShape& shape, std::size_t most)
@@ -112,8 +112,9 @@ class MixedSelection {
     return bytes_of_view(offered_) + others_.memory_bytes() + both_.memory_bytes();
   }
 
-  /// s.chosen := the largest values, the largest errors elsewhere, and while these are fewer than k
-  /// the next values, in one ascending list for each sample. M: rows of errors. sum: x + e.
+  /// Sets s.chosen to the largest values, the largest errors elsewhere and, while these are fewer
+  /// than k, the next values, in one ascending list per sample. M is the type of the errors' rows;
+  /// `sum` is x + e.
   template <class M>
   void choose(const ExecSpace& exec, const SparseArguments& s, TopKSelection& selection,
               TopKGroup* group_B, const float* sum) {
@@ -136,7 +137,7 @@ class MixedSelection {
     const float* sum;
   };
 
-  /// chosen := the share's largest values or errors at positions that are not in `found`.
+  /// Finds the share's largest values or errors at positions that are not in `found`.
   template <class M>
   void find(const Choice<M>& c, Share share, const Positions* found, bool errors,
             const Positions& chosen) {
@@ -157,7 +158,7 @@ class MixedSelection {
   }
 
   std::size_t row_bytes_;
-  Vector<float> offered_;  ///< to one of the selections
+  Vector<float> offered_;  ///< to the current selection
   PositionLists others_, both_;
 };
 

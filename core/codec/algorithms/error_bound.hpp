@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Bounds the errors that error feedback adds to a sample's values. They date from the sample's last
-// visit, an epoch ago. If the values have shrunk since, or only few of them are sent, the errors
-// outgrow the values: most of the message is then the past, and training stops. With the values x
-// and the errors e of a sample
+// visit, an epoch ago. If the values have shrunk since, or only a few of them are sent, the errors
+// outgrow the values: most of the message is then the past, and training stops. For the values x
+// and the errors e of a sample,
 //
 //   c = C(x + a e)        a = min(1, most |x| / |e|)
 //   e := x + a e - c
 //
 // The bound has no effect while the values keep their size: errors of codes then stay below |x|,
-// and errors of TopK, which sends a value about every 1 / p visits, below |x| / p.
+// and errors of TopK, which sends a value about every 1 / p visits, stay below |x| / p.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@
 
 namespace deltapipe::codec {
 
-/// Squares of a row's values and of its errors.
+/// Sums of the squares of a row's values and of its errors.
 struct RowSquares {
   double values, errors;
 };
@@ -73,7 +73,7 @@ struct ErrorShares {
 
 class ErrorBound {
  public:
-  /// most: largest ratio of the errors' norm to that of the values.
+  /// `most` is the largest ratio of the errors' norm to that of the values.
   ErrorBound(const CodecShape& shape, double most)
       : most_(most),
         squares_N_(uninitialized("deltapipe::ErrorBound::squares"),
@@ -81,8 +81,8 @@ class ErrorBound {
         share_B_(uninitialized("deltapipe::ErrorBound::shares"),
                  shape.encodes() ? shape.max_samples : 0) {}
 
-  /// Computes a for each sample; in device memory, valid until the next call. M: storage of the
-  /// records' rows. Samples whose format has no memory get 1.
+  /// Computes a for each sample and returns it in device memory, valid until the next call. Samples
+  /// whose format has no memory get 1. M is the type of the records' rows.
   template <class M>
   const float* shares(const ExecSpace& exec, const RowArguments& a, const RowFormats& formats) {
     for_rows("deltapipe::ErrorBound::squares",

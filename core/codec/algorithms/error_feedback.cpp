@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Error feedback (EF) around quantised values (arXiv 1901.09847; at boundaries arXiv 2401.07788):
-// the sender keeps of each sample s what rounding left out and adds it to the sample's next values,
+// the sender keeps what rounding left out of each sample s and adds it to the sample's next values,
 //
 //   x_hat = Q(x + a e(s))      e(s) := x + a e(s) - x_hat      e(s) = 0 at first
 //
@@ -24,15 +24,15 @@ RowFormats formats_of(const CodecSettings& settings, int channels) {
 /// leave out.
 constexpr double kMostError = 2;
 
-/// The record is the error e(s), in units of the step's scale. M: its rows.
+/// The record is the error e(s), in units of the step's scale. M is the type of its rows.
 template <class M>
 struct ErrorSender {
   using Record = M;
   static std::size_t scratch_bytes(int channels) { return sum_bytes(channels) + 64; }
-  /// Errors are smaller than the values.
+  /// Returns no limit: errors are smaller than the values.
   KOKKOS_INLINE_FUNCTION static float largest_kept(float) { return kMaxFloat; }
 
-  /// work := -e, so that x - work is what is quantised.
+  /// Sets work to -e, so that x - work is quantised.
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& record,
                                           float* work, std::uint8_t* codes) {
     M::load(team, record, work, codes);
@@ -86,7 +86,7 @@ class ErrorFeedbackCodec final : public QuantizedCodec<NoMemory, ErrorSender<Mem
   std::size_t memory_bytes() const override { return Base::memory_bytes() + bound_.memory_bytes(); }
 
  private:
-  /// Both formats look the same on the wire: the receiver need not know the sender's visits.
+  /// The formats are the same on the wire: the receiver need not know the sender's visits.
   int format_of(const Crossing& crossing, std::size_t b) const override {
     return crossing.visits[b] == 0 ? kFirstVisit : kLaterVisit;
   }

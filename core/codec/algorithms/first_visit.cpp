@@ -6,7 +6,7 @@
 namespace deltapipe::codec {
 
 CodecSettings first_visit_settings(const CodecSettings& settings) {
-  DELTAPIPE_ASSERT(settings.first_visit != FirstVisit::zero, "changes from zeros are no values");
+  DELTAPIPE_ASSERT(settings.first_visit != FirstVisit::zero, "changes from zeros are not values");
   CodecSettings direct = settings;
   if (settings.first_visit == FirstVisit::fp32) {
     direct.kind = CodecKind::none;
@@ -17,7 +17,7 @@ CodecSettings first_visit_settings(const CodecSettings& settings) {
   direct.kind = CodecKind::directq;
   direct.bits = 8;
   direct.scale = ScaleKind::tile;
-  // Whole-number levels are entropy coded if the changes are coded in any way.
+  // Codes of 8 bits are entropy coded if the changes are.
   direct.entropy_coding = is_entropy_coded(settings);
   direct.rms_step = in_steps ? settings.first_visit_step : 0;
   direct.rounding = Rounding::nearest;

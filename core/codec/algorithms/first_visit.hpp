@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The first visit of a sample, at which neither end has a memory of it (AQ-SGD, arXiv 2206.01299).
+// The first visit of a sample, when neither end has a memory of it (AQ-SGD, arXiv 2206.01299).
 #pragma once
 
 #include "core/codec/rows/row_format.hpp"
@@ -7,8 +7,8 @@
 
 namespace deltapipe::codec {
 
-/// Returns the settings of a codec without memory that sends any sample as codecs of changes send a
-/// first visit: fp32, or codes of 8 bits or in steps of the RMS with a scale per tile. Codes are
+/// Returns the settings of a codec without memory that sends every sample as codecs of changes send
+/// a first visit: fp32, or codes of 8 bits or in steps of the RMS with a scale per tile. Codes are
 /// rounded to nearest, because no error averages out before the next visit. Not for
 /// FirstVisit::zero.
 CodecSettings first_visit_settings(const CodecSettings& settings);

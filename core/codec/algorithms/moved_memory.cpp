@@ -6,11 +6,11 @@
 //
 //   gather    row t of the view := the image's row there
 //   codec     x_hat = base + Q(x - base);  keep(x_hat)
-//   scatter   the image's row := row t of the view; rows that the view does not see stay
+//   scatter   the image's row := row t of the view; rows that the view does not see are unchanged
 //
-// Rows move in their storage format, so that neither end rounds them again. A memory predicts:
-// where a view leaves the image, and where a first view does not reach, it uses the nearest row. An
-// error belongs to its own row only, so that these places are zero.
+// Rows move in their storage format, so that neither end rounds them again. A memory predicts. It
+// therefore uses the nearest row where a view leaves the image and where a first view does not
+// reach. An error belongs only to its own row, so that it is zero at these places.
 #include <algorithm>
 #include <vector>
 
@@ -32,7 +32,7 @@ struct MovedSample {
   bool is_first;  ///< the record is still empty
 };
 
-/// Arguments of the kernels, which have a team for each row of each sample.
+/// Arguments of the kernels, which use a team for each row of each sample.
 struct Moves {
   const MovedSample* samples;
   RowGrid grid;
@@ -49,7 +49,7 @@ struct Moves {
   KOKKOS_INLINE_FUNCTION std::uint8_t* second_part(std::uint8_t* record, int row) const {
     return record + parts.first * static_cast<std::size_t>(grid.rows()) + parts.second * row;
   }
-  /// Parts of rows are whole 16-bit words. from: null for zeros.
+  /// Copies parts of rows, which are whole 16-bit words. If `from` is null, writes zeros.
   KOKKOS_INLINE_FUNCTION static void copy(const RowMember& team, std::size_t bytes,
                                           const std::uint8_t* from, std::uint8_t* to) {
     const auto* words = reinterpret_cast<const std::uint16_t*>(from);
@@ -60,7 +60,7 @@ struct Moves {
     else
       row_for(team, count, [=](int i) { target[i] = words[i]; });
   }
-  /// Row `to_row` of `to` := row `from_row` of `from`, or zeros for kNoRow.
+  /// Copies row `from_row` of `from` to row `to_row` of `to`; writes zeros for kNoRow.
   KOKKOS_INLINE_FUNCTION void copy_row(const RowMember& team, std::uint8_t* from, int from_row,
                                        std::uint8_t* to, int to_row) const {
     const bool is_there = from_row != kNoRow;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TopK: of each sample the k values of largest magnitude travel with their positions, and the
-// receiver sees zeros elsewhere. With C(x) being that,
+// TopK: the k values of largest magnitude of each sample are sent with their positions, and the
+// receiver sees zeros elsewhere. If C(x) denotes this,
 //
 //   TopK        x_hat = C(x)
 //   with EF     x_hat = C(x + a e)     e := x + a e - x_hat at the sender, a from ErrorBound
-//   EF-mixed    the same with positions chosen by |x| and by |e| (ef_mixed.hpp)
+//   EF-mixed    the same, with positions chosen by |x| and by |e| (ef_mixed.hpp)
 //
 // (arXiv 2401.07788). Gradients may be sent at the positions of their activations instead
-// (ForwardMasks), whatever their magnitude. Errors of gradients leave the factor Crossing::scale
-// out. NaN and zeros are never chosen, and NaN at a given position is sent as 0; an infinity is
-// chosen before all numbers, is sent as the largest number or code, counts into no scale and leaves
-// no error.
+// (ForwardMasks), whatever their magnitude. Errors of gradients do not contain the factor
+// Crossing::scale. NaN and zeros are never chosen, and NaN at a given position is sent as 0. An
+// infinity is chosen before all numbers, is sent as the largest number or code, counts in no scale
+// and leaves no error.
 #include "core/codec/algorithms/algorithms.hpp"
 #include "core/codec/algorithms/topk_codec.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The engine of codecs that send chosen values with their positions (algorithms/topk.cpp,
+// Base of codecs that send chosen values with their positions (algorithms/topk.cpp,
 // algorithms/aqsgd_topk.cpp).
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace deltapipe::codec {
 
-/// Records of the ends: none, errors at the sender, or the same memory at both.
+/// Records of the ends: none, errors at the sender, or the same memory at both ends.
 enum class Keeps { nothing, errors, memory };
 inline RowFormat sparse_format(bool uses_memory) {
   RowFormat format;
@@ -36,7 +36,7 @@ inline RowFormats sparse_formats(const CodecSettings& settings, int channels, Ke
   return formats;
 }
 
-/// M: rows of errors or memories.
+/// M is the type of the records' rows: errors or memories.
 template <class M, Keeps keeps>
 class TopKCodec final
     : public QuantizedCodec<std::conditional_t<keeps == Keeps::memory, M, NoMemory>> {
@@ -105,7 +105,7 @@ class TopKCodec final
     return Base::formats().format[format].kind == RowKind::sparse;
   }
 
-  /// Errors: both formats look the same on the wire, so that the receiver need not know the visits.
+  /// Formats of errors are the same on the wire, so that the receiver need not know the visits.
   int format_of(const Crossing& crossing, std::size_t b) const override {
     return keeps == Keeps::nothing || crossing.visits[b] == 0 ? kFirstVisit : kLaterVisit;
   }
@@ -133,7 +133,7 @@ class TopKCodec final
     return count;
   }
   bool has_dense_samples() const { return sparse_samples() < static_cast<int>(samples().size()); }
-  /// Start of the first sparse sample's block.
+  /// Returns the start of the first sparse sample's block.
   std::size_t sparse_begin() const {
     std::size_t begin = sizeof(SampleHeader) * samples().size();
     for (const SampleEntry& sample : samples())
@@ -149,7 +149,7 @@ class TopKCodec final
     const std::size_t most = chosen_.view().stride;
     return static_cast<int>(ValueCoding::rows_of(static_cast<std::uint32_t>(most)));
   }
-  /// Finds where the crossing's positions are stored.
+  /// Finds the storage of the crossing's positions.
   void find_positions() {
     DELTAPIPE_ASSERT(!follows_ || masks_, "gradients have no positions to follow");
     const Crossing& crossing = RowCodec::crossing();
@@ -197,7 +197,7 @@ class TopKCodec final
     return host_result_(0);
   }
 
-  /// Finds the positions to send, and returns the values to send of them.
+  /// Finds the positions to send and returns the values from which to send them.
   const float* choose(const ExecSpace& exec, const SparseArguments& s) {
     const float* values = s.a.x;
     if constexpr (keeps != Keeps::nothing) {
@@ -218,7 +218,7 @@ class TopKCodec final
     return values;
   }
 
-  /// Brings the sender's records and sums up to date.
+  /// Updates the sender's records and sums.
   void keep(const ExecSpace& exec, const SparseArguments& s) {
     if (keeps == Keeps::nothing && !s.a.measure) return;
     if constexpr (keeps != Keeps::errors) {
@@ -231,7 +231,7 @@ class TopKCodec final
     }
   }
 
-  /// y := what the receiver sees, and so memories; x: null at the receiver.
+  /// Sets y to what the receiver sees, and memories to y. x is null at the receiver.
   void see(const ExecSpace& exec, const SparseArguments& s, int rows, const float* x, float* y) {
     using Seen = std::conditional_t<keeps == Keeps::memory, M, NoMemory>;
     if (sparse_samples() > 0)
@@ -278,7 +278,7 @@ class TopKCodec final
   const bool mixes_;
   const ValueCoding values_;
   const std::size_t record_bytes_;
-  const std::size_t most_;  ///< positions of a sample that are its own
+  const std::size_t most_;  ///< largest number of a sample's own positions
   std::shared_ptr<ForwardMasks> masks_;
   TopKSelection selection_;
   PositionLists chosen_;
@@ -286,13 +286,13 @@ class TopKCodec final
   Positions positions_{}, forward_{};
   bool is_held_ = false;
   bool forward_has_all_ = false;
-  Vector<float> y_;                      ///< what is chosen from; then what is seen or left
-  std::optional<ErrorBound> bound_;      ///< of errors
+  Vector<float> y_;  ///< values to choose from; later those that are seen or left out
+  std::optional<ErrorBound> bound_;      ///< bound of the errors
   std::optional<MixedSelection> mixed_;  ///< EF-mixed, at the sender
   Vector<TopKGroup> group_B_;
   Vector<std::uint64_t> block_B_;
-  Vector<float> sent_;  ///< values of the chosen positions: the sender's, then as they are seen
-  Vector<std::uint64_t> result_;  ///< length of a payload; whether it is wrong
+  Vector<float> sent_;            ///< values at the chosen positions: the sender's, then as seen
+  Vector<std::uint64_t> result_;  ///< length of a payload; nonzero if it is not valid
   HostVector<std::uint64_t> host_result_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The warm-up of the papers: the first epochs travel in fp32. Codecs whose ends share a memory set
-// m(s) := a(s) meanwhile, and records of errors become zero.
+// The warm-up of the papers: the first epochs are sent as fp32. During these, codecs whose ends
+// share a memory set m(s) := a(s), and records of errors become zero.
 #include <algorithm>
 #include <bit>
 
@@ -77,17 +77,17 @@ class WarmupCodec final : public Codec {
 
  private:
   bool is_warmup(const Crossing& crossing) const { return crossing.epoch < epochs_; }
-  /// Gradients have no use for their activations' positions.
+  /// Releases the activations' positions, which gradients in fp32 do not need.
   void leave_masks(const Crossing& crossing) const {
     if (masks_) masks_->release(crossing);
   }
-  /// A first visit sets the memory to what was sent.
+  /// Describes the crossing as a first visit, which sets the memory to what was sent.
   static Crossing as_first(Crossing crossing) {
     std::fill(crossing.visits.begin(), crossing.visits.end(), 0u);
     return crossing;
   }
 
-  /// fp32 leaves no error: records that the warm-up does not write become zeros.
+  /// Zeroes records that the warm-up does not write: fp32 leaves no error.
   void clear(const ExecSpace& exec, const MemoryRecords& records, BoundarySide side) const {
     const std::size_t bytes = main_->record().bytes(side);
     if (warmup_->record().bytes(side) == bytes) return;
@@ -108,7 +108,7 @@ class WarmupCodec final : public Codec {
 
 std::unique_ptr<Codec> make_warmup(const CodecSettings& settings, const CodecShape& shape,
                                    MemoryStorage storage, std::unique_ptr<Codec> main) {
-  // fp32, with the memories that the codec itself has and none of its work space.
+  // fp32, with the memories of the codec itself but without its work space.
   CodecSettings fp32;
   if (has_shared_memory(settings)) fp32.kind = CodecKind::aqsgd;
   fp32.first_visit = FirstVisit::fp32;

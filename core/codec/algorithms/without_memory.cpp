@@ -14,7 +14,7 @@ CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory
     if (changes == ChangesWithoutMemory::first_visit) return codec::first_visit_settings(plain);
     plain.kind = settings.kind == CodecKind::aqsgd_topk ? CodecKind::topk : CodecKind::directq;
   }
-  // Tokens of texts that grow cross one by one. A step of each token's own leaves the same error.
+  // Tokens of growing texts cross one at a time. A separate step for each token has the same error.
   if (plain.scale == ScaleKind::message) {
     plain.scale = ScaleKind::tile;
     plain.tile = kWholeRow;

@@ -6,17 +6,17 @@
 
 namespace deltapipe {
 
-/// Values that codecs of changes send then. first_visit: those of a sample that they see for the
-/// first time. direct: C(x), the values themselves as changes are sent, directq or topk.
+/// Values that codecs of changes send without memory. first_visit: those of a sample's first visit.
+/// direct: C(x), the values themselves in the format of changes, by directq or topk.
 enum class ChangesWithoutMemory { first_visit, direct };
 
-/// A codec without memory and warm-up. none, fp16 and bf16 stay; directq and topk with error
-/// feedback send C(x). A step of the message becomes one of each token, with the same fraction of
-/// its RMS.
+/// Returns the settings without memory and warm-up. none, fp16 and bf16 are unchanged; directq and
+/// topk with error feedback send C(x). One step for a message becomes one for each token, the same
+/// fraction of the token's RMS.
 CodecSettings without_memory(const CodecSettings& settings, ChangesWithoutMemory changes);
 
-/// True if a codec of without_memory() treats each token by itself, independent of the others, so
-/// that they may cross one by one.
+/// Returns true if a codec of without_memory() treats each token independently of the others, so
+/// that tokens may cross one at a time.
 bool sends_tokens_alone(const CodecSettings& settings);
 
 }  // namespace deltapipe

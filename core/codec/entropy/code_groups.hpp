@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Which rows of codes a crossing has and which streams they are, as kernels of CodeStreams see
+// Rows of codes in a crossing and the streams that they form, as the kernels of CodeStreams see
 // them.
 #pragma once
 
@@ -12,29 +12,29 @@
 namespace deltapipe::codec {
 
 inline constexpr int kCodeFormats = 2;
-/// In place of a format's: rows have tables of their own, by class.
+/// In place of a format: each row has the table of its class.
 inline constexpr int kByClass = kCodeFormats;
 inline constexpr int kRowClasses = 8;
-/// Tables: one for each format, one for each class.
+/// Number of tables: one per format, one per class.
 inline constexpr int kCodeTables = kCodeFormats + kRowClasses;
 
 inline constexpr std::size_t kWordBytes = sizeof(std::uint16_t);
 
-/// The rows of one table in a crossing.
+/// Rows of one table in a crossing.
 struct CodeGroup {
   std::int32_t first_row;  ///< index into the list of rows
   std::int32_t rows;
   std::int32_t first_stream;
   std::int32_t streams;
-  std::int32_t bits;   ///< of a packed code
-  std::uint64_t part;  ///< where its part of the payload begins, a multiple of 4
-  std::uint64_t head;  ///< where its word of the directory is
-  std::uint64_t size;  ///< of a coded part in bytes, even; 0: packed codes
+  std::int32_t bits;   ///< bits of a packed code
+  std::uint64_t part;  ///< offset of its part in the payload, a multiple of 4
+  std::uint64_t head;  ///< offset of its directory word in the payload
+  std::uint64_t size;  ///< bytes of a coded part, an even number; 0: packed codes
 };
 
 struct CodeGroups {
   CodeGroup of[kCodeTables];
-  std::int32_t streams;  ///< of all groups
+  std::int32_t streams;  ///< number of streams of all groups
   std::int32_t rows_per_stream;
   std::int32_t channels;
 
@@ -49,7 +49,7 @@ struct CodeGroups {
     return g;
   }
   int rows() const { return of[kCodeTables - 1].first_row + of[kCodeTables - 1].rows; }
-  /// The stream's first row, as an index into the list of rows.
+  /// Returns the stream's first row, as an index into the list of rows.
   KOKKOS_INLINE_FUNCTION int first_row(const CodeGroup& group, int stream) const {
     return group.first_row + (stream - group.first_stream) * rows_per_stream;
   }
@@ -68,16 +68,17 @@ struct CodeRows {
   KOKKOS_INLINE_FUNCTION std::uint8_t* row(int n) const { return codes + row_N[n] * row_bytes; }
 };
 
-/// Bytes of a group's packed codes.
+/// Returns the bytes of a group's packed codes.
 KOKKOS_INLINE_FUNCTION std::uint64_t packed_size(const CodeGroup& group, int channels) {
   return packed_bytes(group.bits, channels) * static_cast<std::uint64_t>(group.rows);
 }
 
-/// Streams that a thread of a processor works on at once: one waits for its products while others
-/// go on.
+/// Streams that a thread of a processor works on at once: while one waits for its products, the
+/// others proceed.
 inline constexpr int kWays = kHostExecution ? 4 : 1;
 
-/// run<kWays> where so many streams in a row have equally many rows of one format, else run<1>.
+/// Calls run<kWays> if kWays consecutive streams have the same number of rows of one group, else
+/// run<1>.
 template <class Streams>
 KOKKOS_INLINE_FUNCTION void run_ways(const Streams& streams, const CodeGroups& groups, int i) {
   if constexpr (kWays > 1) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels of CodeStreams::decode, in their order. Nothing that they read is believed: what does not
-// fit marks the payload as damaged.
+// Kernels of CodeStreams::decode, in the order of their launches. They trust nothing that they
+// read: anything that does not fit marks the payload as damaged.
 #pragma once
 
 #include "core/codec/entropy/code_groups.hpp"
@@ -15,8 +15,8 @@ KOKKOS_INLINE_FUNCTION void mark_damaged(std::uint64_t* soundness) {
   atomic_set(soundness, std::uint64_t{damaged});
 }
 
-/// Decoders' tables and table_bytes(format): 0, and damage, where a part has no table or no room
-/// for its streams' lengths.
+/// Makes the decoders' tables and table_bytes(group), which is 0, with damage, if a part has no
+/// table or no room for its streams' lengths.
 struct ReadTables {
   CodeGroups groups;
   const std::uint8_t* payload;
@@ -60,7 +60,7 @@ struct ReadTables {
   }
 };
 
-/// place_S(s) := words of all streams before s, as the payload says.
+/// Sets place_S(s) to the number of words of all streams before s, by the payload's lengths.
 struct PlacesInPayload {
   using value_type = std::uint64_t;
   CodeGroups groups;
@@ -89,7 +89,7 @@ struct DecodeStreams {
   const std::uint8_t* payload;
   std::uint64_t* soundness;
 
-  /// True if the streams of a group fill its part with the lengths that they state.
+  /// Returns true if the streams of a group fill its part with the lengths that they state.
   KOKKOS_INLINE_FUNCTION bool fills(int g) const {
     const CodeGroup& group = groups.of[g];
     const std::uint64_t words =
@@ -108,8 +108,8 @@ struct DecodeStreams {
     const std::uint16_t* const words =
         reinterpret_cast<const std::uint16_t*>(payload + group.part + table_bytes[g]) +
         group.streams;
-    // Words are read up to the end of the payload's part: streams that run into the next one do not
-    // end where they should.
+    // Words are read up to the end of the payload's part: a stream that runs into the next one does
+    // not end where it should.
     const std::uint16_t* const last =
         reinterpret_cast<const std::uint16_t*>(payload + group.part + group.size) - 1;
     std::uint32_t state[ways];
@@ -128,7 +128,7 @@ struct DecodeStreams {
       std::uint8_t* codes[ways];
       for (int w = 0; w < ways; ++w) codes[w] = rows.row(first[w] + r);
       for (int c = 0; c < n;) {
-        // Each code takes a word at most; the last of them are waited for one by one.
+        // A code reads at most one word. Close to the last word, codes are read one at a time.
         std::ptrdiff_t words_left = last - at[0];
         for (int w = 1; w < ways; ++w)
           words_left = last - at[w] < words_left ? last - at[w] : words_left;
@@ -154,7 +154,7 @@ struct DecodeStreams {
   KOKKOS_INLINE_FUNCTION void operator()(const int i) const { run_ways(*this, groups, i); }
 };
 
-/// Codes of all rows, from packed ones or from the symbols of streams.
+/// Sets the codes of all rows, from packed ones or from the symbols of streams.
 struct UnpackRows {
   CodeGroups groups;
   CodeRows rows;

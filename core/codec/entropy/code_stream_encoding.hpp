@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels of CodeStreams::encode, in their order.
+// Kernels of CodeStreams::encode, in the order of their launches.
 #pragma once
 
 #include "core/codec/entropy/code_groups.hpp"
@@ -8,20 +8,20 @@
 
 namespace deltapipe::codec::stream_kernels {
 
-/// Codes for each symbol of a table that holds several: a table takes about a byte per symbol.
+/// Fewest codes for each symbol of a table of folded codes: a table has about a byte per symbol.
 inline constexpr int kCodesPerSymbol = 256;
-/// Most bytes before a part's lengths.
+/// Largest number of bytes before a part's lengths.
 inline constexpr int kHeadBytes = kFoldingBytes + kTableBytes;
-/// Symbols of a row that the histogram counts apart, so that equal neighbours need not wait.
+/// Neighbouring symbols of a row that are counted separately, so that equal ones need not wait.
 inline constexpr int kHistograms = 4;
 
-/// Extremes of a format's codes: the largest, and 255 - the smallest.
+/// Extremes of a group's codes: the largest, and 255 - the smallest.
 struct Extremes {
   std::uint32_t largest;
   std::uint32_t distance;
 };
 
-/// extremes(format) over a stream's rows.
+/// Computes extremes(group) over a stream's rows.
 struct FindExtremes {
   CodeGroups groups;
   CodeRows rows;
@@ -47,8 +47,8 @@ struct FindExtremes {
   }
 };
 
-/// foldings(format): as many codes per symbol as symbols allow, where there are enough codes for a
-/// table of so many symbols.
+/// Chooses foldings(group): as many codes per symbol as fit, if there are enough codes for a table
+/// of that size.
 struct ChooseFoldings {
   CodeGroups groups;
   const Extremes* extremes;
@@ -68,7 +68,7 @@ struct ChooseFoldings {
   }
 };
 
-/// Codes to symbols, in place.
+/// Converts codes to symbols, in place.
 struct FoldRows {
   CodeGroups groups;
   CodeRows rows;
@@ -81,7 +81,7 @@ struct FoldRows {
   }
 };
 
-/// count(format, s) += symbols s of a stream's rows.
+/// Adds the number of symbols s in a stream's rows to count(group, s).
 struct CountSymbols {
   CodeGroups groups;
   CodeRows rows;
@@ -125,7 +125,7 @@ struct CountSymbols {
   }
 };
 
-/// Tables of the formats with rows, as the encoder needs them and as bytes; table_bytes(format).
+/// Makes the tables of the groups with rows, for the encoder and as bytes, and table_bytes(group).
 struct MakeTables {
   CodeGroups groups;
   const Folding* foldings;
@@ -151,14 +151,14 @@ struct MakeTables {
   }
 };
 
-/// Streams from the codes. Stream s has the last length_S(s) words of its room.
+/// Encodes the streams. Stream s has the last length_S(s) words of its room.
 struct EncodeStreams {
   CodeGroups groups;
   CodeRows rows;
   const Folding* foldings;
   const EncoderSymbol* symbols;
   std::uint16_t* words;
-  std::size_t room;  ///< words
+  std::size_t room;  ///< words per stream
   std::uint64_t* length_S;
 
   template <int ways>
@@ -190,7 +190,7 @@ struct EncodeStreams {
   KOKKOS_INLINE_FUNCTION void operator()(const int i) const { run_ways(*this, groups, i); }
 };
 
-/// Lengths in place to the words of all streams before each; [S + 1].
+/// Replaces each stream's length by the number of words before it; [S + 1].
 struct PlacesOfLengths {
   using value_type = std::uint64_t;
   std::uint64_t* place_S;
@@ -203,7 +203,7 @@ struct PlacesOfLengths {
   }
 };
 
-/// stream_words(format) from the places.
+/// Computes stream_words(group) from the places.
 struct SumUp {
   CodeGroups groups;
   const std::uint64_t* place_S;
@@ -215,7 +215,7 @@ struct SumUp {
   }
 };
 
-/// The directory, tables, and zeros behind the parts.
+/// Writes the directory, the tables, and the zeros after the parts.
 struct WriteHeads {
   CodeGroups groups;
   const std::uint8_t* tables;
@@ -259,7 +259,7 @@ struct WriteStreams {
   }
 };
 
-/// The rows of groups that travel packed, from symbols.
+/// Packs the rows of groups that are sent packed, from their symbols.
 struct PackRows {
   CodeGroups groups;
   CodeRows rows;

@@ -15,7 +15,7 @@ using namespace stream_kernels;
 
 namespace {
 
-/// A stream costs six bytes for its state and length, and is one thread's work.
+/// Codes of a stream. A stream costs six bytes for its state and length and is one thread's work.
 constexpr int kStreamCodes = 4096;
 
 std::uint64_t padded(std::uint64_t bytes) {
@@ -62,7 +62,7 @@ CodeStreams::CodeStreams(const CodecShape& shape, const PerFormat& bits)
       HostVector<std::uint32_t>(place("deltapipe::CodeStreams::host_directory"), table_count_);
 }
 
-/// Every code gives away a word at most; one more is written and taken back.
+/// A code gives away at most one word; one more is written and taken back.
 std::size_t CodeStreams::room() const {
   return static_cast<std::size_t>(rows_per_stream_) * shape_.channels + kStateWords + 1;
 }
@@ -81,8 +81,8 @@ std::size_t CodeStreams::max_bytes(const PerFormat& rows) const {
   std::size_t bytes = 0;
   for (int f = 0; f <= kByClass; ++f) {
     if (bits_[f] == 0 || rows[f] == 0) continue;
-    // Each part has a word of the directory and, of several, zeros at its end. What samples take
-    // one by one is at least what they take together.
+    // Each part has a directory word and, if there are several, zeros at its end. Samples need at
+    // least as many bytes one at a time as together.
     const std::size_t words =
         f == kByClass ? std::size_t{2} * std::min(rows[f], kRowClasses) : std::size_t{1};
     bytes +=

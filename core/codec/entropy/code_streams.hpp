@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Entropy coding of rows of codes: lossless, without memory of other crossings. The rows of a
-// format, or of a class, share a table of frequencies, which travels with them; each few rows are a
-// stream of their own (rans.hpp), so that a device has many to work on and a processor several to
-// keep its pipelines busy. What would be longer than packed codes travels packed.
+// format, or of a class, share a table of frequencies, which is sent with them. A few rows at a
+// time form a stream (rans.hpp), so that a device has many streams to work on and a processor
+// several to keep its pipelines busy. Rows that would be longer than packed codes are sent packed.
 #pragma once
 
 #include <array>
@@ -30,71 +30,74 @@ namespace deltapipe::codec {
 class CodeStreams {
  public:
   struct Sample {
-    int format;  ///< both ends' the same; kByClass: classes() says each row's table
+    int format;  ///< the same at both ends; kByClass: classes() gives each row's table
     int tokens;
   };
   struct Decoded {
-    std::size_t bytes;  ///< that such a payload has
-    bool is_sound;      ///< if that is its length: whether it holds codes
+    std::size_t bytes;  ///< length of such a payload
+    bool is_sound;      ///< if the payload has that length: true if it holds codes
   };
 
-  /// By format, kByClass the last.
+  /// Indexed by format; kByClass is the last.
   using PerFormat = std::array<int, kCodeFormats + 1>;
 
-  /// bits: of the codes of each format; 0: its rows are not codes.
+  /// `bits` are those of each format's codes; 0: its rows are not codes.
   CodeStreams(const CodecShape& shape, const PerFormat& bits);
 
-  /// One byte per code: those of row b*T + t begin at (b*T + t) * row_bytes().
+  /// Returns the codes, one byte each: those of row b*T + t begin at (b*T + t) * row_bytes().
   std::uint8_t* codes() const { return codes_.data(); }
   std::size_t row_bytes() const { return row_bytes_; }
-  /// Class of each row of a sample of format kByClass, below kRowClasses, to be set before encode()
-  /// and decode().
+  /// Returns the class, below kRowClasses, of each row of a sample of format kByClass. Set them
+  /// before encode() and decode().
   std::uint8_t* classes() const { return class_N_.data(); }
   std::size_t memory_bytes() const;
 
-  /// Most bytes that the codes of these many rows of each format take; 0 for no rows.
+  /// Returns the largest number of bytes of the codes of `rows` rows of each format; 0 without
+  /// rows.
   std::size_t max_bytes(const PerFormat& rows) const;
 
   /// Writes the codes of the samples' rows, which it overwrites, at payload + begin, a multiple of
-  /// 4; returns the payload's length.
+  /// 4. Returns the payload's length.
   std::size_t encode(const ExecSpace& exec, const std::vector<Sample>& samples,
                      std::uint8_t* payload, std::size_t begin);
-  /// Reads them from a payload of `bytes` bytes. Codes are set only where the payload is sound, and
-  /// are then below 2^bits.
+  /// Reads the codes from a payload of `bytes` bytes. They are valid only if the payload is sound,
+  /// and are then below 2^bits.
   Decoded decode(const ExecSpace& exec, const std::vector<Sample>& samples,
                  const std::uint8_t* payload, std::size_t begin, std::size_t bytes);
 
  private:
-  /// Places in summary_: bytes of each table, words of its streams, damage.
+  /// Offsets in summary_: bytes of each table, words of its streams, damage.
   enum { kTableSizes = 0, kStreamWords = kCodeTables, kSoundness = 2 * kCodeTables, kSummary };
 
-  std::size_t room() const;  ///< words for a stream
-  /// Rows of the samples to host_row_N_, class after class; adds to first_row(class).
+  std::size_t room() const;  ///< number of words per stream
+  /// Lists the samples' rows in host_row_N_, class after class, and sets first_row(class + 1) to
+  /// the end of each class.
   void list_by_class(const ExecSpace& exec, const std::vector<Sample>& samples,
                      std::array<int, kRowClasses + 1>& first_row);
   CodeGroups lay_out(const ExecSpace& exec, const std::vector<Sample>& samples, std::size_t begin);
   void find_tables(const ExecSpace& exec, const CodeGroups& groups);
   /// Chooses between streams and packed codes; returns the end of the last part.
   std::size_t place_parts(const ExecSpace& exec, CodeGroups& groups);
-  /// The parts' places and sizes as the directory says; false if the payload is too short for it.
+  /// Reads the parts' offsets and sizes from the directory, and sets *end to the length that the
+  /// payload should have. Returns false if it has another one.
   bool read_directory(const ExecSpace& exec, CodeGroups& groups, const std::uint8_t* payload,
                       std::size_t begin, std::size_t bytes, std::size_t* end);
 
   const CodecShape shape_;
   const PerFormat bits_;
-  const int table_count_;  ///< that can have rows
+  const int table_count_;  ///< number of tables that can have rows
   const std::size_t row_bytes_;
   const int rows_per_stream_;
-  Vector<std::uint8_t> codes_;  ///< while encoding, symbols
+  Vector<std::uint8_t> codes_;  ///< symbols while encoding
   Vector<std::uint8_t> class_N_;
   HostVector<std::uint8_t> host_class_N_;
-  Vector<std::int32_t> row_N_;  ///< rows of all groups, in the order of their groups
+  Vector<std::int32_t> row_N_;  ///< rows of all groups, group after group
   HostVector<std::int32_t> host_row_N_;
   Vector<std::uint64_t> counts_;
   Vector<EncoderSymbol> symbols_;
   Vector<std::uint8_t> tables_;
-  Vector<std::uint16_t> words_;    ///< of the streams, each at the end of room for its longest
-  Vector<std::uint64_t> place_S_;  ///< words of a stream, then those before it
+  Vector<std::uint16_t> words_;  ///< words of the streams, each at the end of room for the longest
+  Vector<std::uint64_t> place_S_;  ///< words of each stream, then those before it
   Vector<Folding> foldings_;
   Vector<std::uint32_t> extremes_;
   Vector<std::uint32_t> starts_;

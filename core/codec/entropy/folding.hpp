@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Several codes of few levels as one symbol of a byte, so that an entropy coder has fewer to code:
-// the digits of a number to the base of the codes' range. Row of n codes, s = ceil(n / codes):
-// digit k of symbol i is code i + k*s, less the smallest code; digits without a code are 0.
+// Folds several codes of few levels into a symbol of one byte, so that an entropy coder has fewer
+// symbols to code. The codes are the digits of a number to the base of their range. For a row of n
+// codes and s = ceil(n / codes), digit k of symbol i is code i + k*s less the smallest code; digits
+// without a code are 0.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +12,15 @@
 namespace deltapipe::codec {
 
 inline constexpr int kMostFolded = 4;
-/// first, range - 1, codes, 0.
+/// Size of a written folding: first, range - 1, codes, 0.
 inline constexpr int kFoldingBytes = 4;
 
 struct Folding {
   std::int32_t first;  ///< the smallest code
   std::int32_t range;  ///< codes are in [first, first + range)
-  std::int32_t codes;  ///< of a symbol: 1, 2 or 4
+  std::int32_t codes;  ///< codes per symbol: 1, 2 or 4
 
-  /// Number of symbols that may occur.
+  /// Returns the number of different symbols.
   KOKKOS_INLINE_FUNCTION int symbols() const {
     const int two = range * range;
     return codes == 1 ? range : codes == 2 ? two : two * two;
@@ -28,7 +29,7 @@ struct Folding {
     return range >= 1 && range <= 256 && (codes == 1 || codes == 2 || codes == 4) &&
            (codes == 1 || range <= 16) && symbols() <= 256;
   }
-  /// Symbols of a row of n codes.
+  /// Returns the number of symbols of a row of n codes.
   KOKKOS_INLINE_FUNCTION int row_symbols(int n) const { return (n + codes - 1) / codes; }
 };
 
@@ -39,13 +40,13 @@ KOKKOS_INLINE_FUNCTION void write_folding(const Folding& folding, std::uint8_t* 
   bytes[3] = 0;
 }
 
-/// True if the bytes are a folding of codes below `levels`.
+/// Reads a folding. Returns true if the bytes are one, of codes below `levels`.
 KOKKOS_INLINE_FUNCTION bool read_folding(const std::uint8_t* bytes, int levels, Folding& folding) {
   folding = {bytes[0], bytes[1] + 1, bytes[2]};
   return folding.is_valid() && folding.first + folding.range <= levels && bytes[3] == 0;
 }
 
-/// The first row_symbols(n) of a row's codes become symbols. The row has room for 8*ceil(n/8).
+/// Folds a row's codes into its first row_symbols(n) bytes. The row has room for 8*ceil(n/8).
 KOKKOS_INLINE_FUNCTION void fold_row(const RowMember& team, const Folding& folding, int n,
                                      std::uint8_t* codes) {
   const int s = folding.row_symbols(n);
@@ -67,7 +68,7 @@ KOKKOS_INLINE_FUNCTION void fold_row(const RowMember& team, const Folding& foldi
   }
 }
 
-/// The inverse; room after the n-th code becomes 0 as far as symbols have digits.
+/// Inverts fold_row. Sets the room after the n-th code to 0 as far as symbols have digits.
 KOKKOS_INLINE_FUNCTION void unfold_row(const RowMember& team, const Folding& folding, int n,
                                        std::uint8_t* codes) {
   const int s = folding.row_symbols(n);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Range variant of asymmetric numeral systems (rANS: arXiv 1311.2540) with a fixed table of
-// frequencies: one-byte symbols become a state of 31 bits and words of 16 bits. Integers only, so
-// that every backend writes and reads the same words.
+// frequencies: one-byte symbols become a state of 31 bits and words of 16 bits. All arithmetic is
+// on integers, so that every backend writes and reads the same words.
 //
-// A stream is what one state codes: the state at the end (two words, low first) and then the words
-// that it gave away, in the order in which decoding takes them. Encoding goes through the symbols
-// backwards, decoding forwards, and ends in the state in which encoding began.
+// A stream is the code of one state: the final state (two words, low first), followed by the words
+// that it gave away, in the order in which decoding reads them. Encoding goes through the symbols
+// backwards. Decoding goes forwards and ends in the state in which encoding began.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,18 @@ namespace deltapipe::codec {
 
 inline constexpr int kSymbols = 256;
 inline constexpr int kFrequencyBits = 12;
-/// Frequencies of a table sum to this.
+/// Sum of the frequencies of a table.
 inline constexpr std::uint32_t kFrequencySum = 1u << kFrequencyBits;
 /// States between symbols are in [kLeastState, kLeastState << 16).
 inline constexpr std::uint32_t kLeastState = 1u << 15;
 /// Words of a stream before those that the state gave away.
 inline constexpr int kStateWords = 2;
-/// Most bytes of a written table: first and last symbol, two bytes per frequency.
+/// Largest size of a written table: first and last symbol, two bytes per frequency.
 inline constexpr int kTableBytes = 2 + 2 * kSymbols;
 
-/// frequency[s]: shares of kFrequencySum, nearest to those of count[s]; at least 1 for a symbol
-/// that occurs, 0 for others. Counts of at most 2^51 in all, and not all zero.
+/// Sets frequency[s] to about the share of count[s] in units of 1 / kFrequencySum; at least 1 for a
+/// symbol that occurs, 0 for others. The counts must not all be zero, and their sum must be at most
+/// 2^51.
 KOKKOS_INLINE_FUNCTION void frequencies_of(const std::uint64_t* count, std::uint32_t* frequency) {
   std::uint64_t total = 0;
   for (int s = 0; s < kSymbols; ++s) total += count[s];
@@ -37,7 +38,7 @@ KOKKOS_INLINE_FUNCTION void frequencies_of(const std::uint64_t* count, std::uint
     frequency[s] = count[s] == 0 ? 0 : share == 0 ? 1 : static_cast<std::uint32_t>(share);
     sum += frequency[s];
   }
-  // The largest frequencies feel the rest least; a single pass gives all but degenerate rests.
+  // Corrections affect the largest frequency least. One pass suffices except in degenerate cases.
   while (sum != kFrequencySum) {
     int largest = 0;
     for (int s = 1; s < kSymbols; ++s)
@@ -51,9 +52,9 @@ KOKKOS_INLINE_FUNCTION void frequencies_of(const std::uint64_t* count, std::uint
   }
 }
 
-/// The table as bytes: first and last symbol that occur, and the frequencies of these and of all
-/// between, below 128 in one byte, else the low 7 bits with the top bit set and then the rest.
-/// Returns the number of bytes, made even with a zero.
+/// Writes the table: the first and the last symbol that occur, then the frequencies from the first
+/// to the last. A frequency below 128 is one byte, others are two: the low 7 bits with the top bit
+/// set, then the rest. Returns the number of bytes, padded to an even number with a zero.
 KOKKOS_INLINE_FUNCTION int write_table(const std::uint32_t* frequency, std::uint8_t* bytes) {
   int first = 0, last = kSymbols - 1;
   while (frequency[first] == 0) ++first;
@@ -70,9 +71,9 @@ KOKKOS_INLINE_FUNCTION int write_table(const std::uint32_t* frequency, std::uint
   return at;
 }
 
-/// Reads a table of symbols below `symbols` from at most `size` bytes. start[s], kSymbols + 1 of
-/// them, := sum of the frequencies before s. Returns the even number of bytes that it took, or 0
-/// if they are no table.
+/// Reads a table of symbols below `symbols` from at most `size` bytes. Sets start[s], for
+/// kSymbols + 1 of them, to the sum of the frequencies before s. Returns the number of bytes read,
+/// which is even, or 0 if they are not a table.
 KOKKOS_INLINE_FUNCTION int read_table(const std::uint8_t* bytes, std::size_t size, int symbols,
                                       std::uint32_t* start) {
   if (size < 4) return 0;
@@ -96,7 +97,8 @@ KOKKOS_INLINE_FUNCTION int read_table(const std::uint8_t* bytes, std::size_t siz
   return sum == kFrequencySum && at <= size ? static_cast<int>(at) : 0;
 }
 
-/// A symbol for the encoder: its interval, and a factor in place of the division by its frequency.
+/// A symbol for the encoder: its interval, and a factor that replaces the division by its
+/// frequency.
 struct EncoderSymbol {
   std::uint64_t reciprocal;  ///< ceil(2^44 / frequency)
   std::uint32_t frequency;
@@ -108,13 +110,13 @@ struct EncoderSymbol {
   }
 };
 
-/// Codes a symbol that occurs. Words go to lower addresses, at[-1] first; at[-1] is written even if
-/// no word is given away.
+/// Encodes a symbol that occurs. Words go to lower addresses, at[-1] first. at[-1] is written even
+/// if no word is given away.
 KOKKOS_FORCEINLINE_FUNCTION void put_symbol(const EncoderSymbol& symbol, std::uint32_t& state,
                                             std::uint16_t*& at) {
   std::uint32_t x = state;
   at[-1] = static_cast<std::uint16_t>(x);
-  // No branch: it would be hard to predict if a word is due.
+  // Without a branch, which would be hard to predict.
   const std::uint32_t fits = ((x >> (31 - kFrequencyBits)) - symbol.frequency) >> 31;
   at -= 1 - fits;
   x >>= 16 * (1 - fits);
@@ -123,15 +125,15 @@ KOKKOS_FORCEINLINE_FUNCTION void put_symbol(const EncoderSymbol& symbol, std::ui
   state = x + symbol.start + quotient * (kFrequencySum - symbol.frequency);
 }
 
-/// Entry of the decoder for one of the kFrequencySum places of the table: the symbol (8 bits), its
-/// frequency less 1 and the place within its interval (12 bits each).
+/// Returns the decoder's entry for one of the kFrequencySum places of the table: the symbol (8
+/// bits), its frequency less 1, and the place within its interval (12 bits each).
 KOKKOS_INLINE_FUNCTION std::uint32_t decoder_slot(int symbol, std::uint32_t frequency,
                                                   std::uint32_t place) {
   return static_cast<std::uint32_t>(symbol) | ((frequency - 1) << 8) | (place << 20);
 }
 
-/// The next symbol. Takes a word from `at` if the state needs one, and may read it in any case.
-/// States stay in their range whatever the words are.
+/// Returns the next symbol. Consumes a word from `at` if the state needs one, and may read it in
+/// any case. States stay in their range, whatever the words are.
 KOKKOS_FORCEINLINE_FUNCTION std::uint8_t take_symbol(const std::uint32_t* slots,
                                                      std::uint32_t& state,
                                                      const std::uint16_t*& at) {

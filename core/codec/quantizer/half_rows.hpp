@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rows of fp16 values with a power of two of their own. It puts the row's largest magnitude into
-// fp16's top binade, so that gradients far below fp16's 6e-8 survive; all that fp16 holds stays
+// Rows of fp16 values, each with a power of two that moves the row's largest magnitude into fp16's
+// top binade, so that gradients far below fp16's 6e-8 survive. All values that fp16 holds stay
 // exact, because a row in its range is never scaled down.
 #pragma once
 
@@ -67,12 +67,13 @@ KOKKOS_INLINE_FUNCTION void floats_of_halves(const RowMember& team, int n,
                  [=](int i) { x[done + i] = scale * float_of_half(halves[done + i]); });
 }
 
-/// 2^exponent, exponent from -126 to 127.
+/// Returns 2^exponent, for exponents from -126 to 127.
 KOKKOS_INLINE_FUNCTION float power_of_two(int exponent) {
   return float_of(static_cast<std::uint32_t>(127 + exponent) << 23);
 }
 
-/// A row in a payload block: the exponents of the scales of all rows, then the halves of all rows.
+/// A row in a payload block, which holds the exponents of all rows' scales, then the halves of all
+/// rows.
 struct HalfRow {
   std::int16_t* exponent;
   std::uint16_t* halves;
@@ -87,12 +88,12 @@ struct HalfRow {
   }
 };
 
-/// The exponent e with which 2^e |x| rounds to at most 65504, and to at least half of that, for the
-/// largest finite magnitude |x| of a row, given as bits; at most 126, for numbers next to fp32's
-/// smallest, so that 2^-e is a normal number.
+/// Returns the exponent e with which 2^e |x| rounds to at most 65504, and to at least half of that,
+/// for the largest finite magnitude |x| of a row, given as bits. e is at most 126, for numbers next
+/// to fp32's smallest, so that 2^-e is a normal number.
 KOKKOS_INLINE_FUNCTION int half_exponent(std::uint32_t largest) {
   if (largest == 0) return 0;
-  // 65520 and more, of the same binade, round up to the next one.
+  // 65520 and above, in the same binade, round up to the next one.
   const int binade = static_cast<int>((largest + 0x1000u) >> 23) - 127;
   return binade < 15 - 126 ? 126 : 15 - binade;
 }

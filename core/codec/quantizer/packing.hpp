@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// b-bit codes, really packed. A row of n codes has ceil(n/8) lanes; lane l packs the eight codes
-// l, l + lanes, l + 2*lanes ... into b bytes, lowest bits first, and byte p of all lanes lies
-// together at [p*lanes, (p+1)*lanes). So loops over lanes read and write contiguous bytes.
+// b-bit codes, packed. A row of n codes has ceil(n/8) lanes. Lane l packs the eight codes l,
+// l + lanes, l + 2*lanes ... into b bytes, lowest bits first, and byte p of all lanes is contiguous
+// at [p*lanes, (p+1)*lanes), so that loops over lanes read and write contiguous bytes.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@ KOKKOS_INLINE_FUNCTION constexpr int lanes_of(int n) {
   return (n + 7) / 8;
 }
 
-/// Bytes of a row's n packed codes: b * ceil(n/8).
+/// Returns the bytes of a row's n packed codes: b * ceil(n/8).
 KOKKOS_INLINE_FUNCTION constexpr std::size_t packed_bytes(int bits, int n) {
   return static_cast<std::size_t>(bits) * lanes_of(n);
 }
 
-/// codes: 8*lanes bytes, each below 2^bits, those after the n-th zero.
+/// Packs 8*lanes codes, a byte each. They must be below 2^bits, and zero after the n-th.
 template <int bits>
 KOKKOS_INLINE_FUNCTION void pack_bits(const RowMember& team, int lanes, const std::uint8_t* codes,
                                       std::uint8_t* packed) {
   if constexpr (bits == 8)
     return row_for_synced(team, 8 * lanes, [=](int i) { packed[i] = codes[i]; });
-  if constexpr (8 % bits == 0) {  // bytes of whole codes
+  if constexpr (8 % bits == 0) {  // bytes hold whole codes
     constexpr int each = 8 / bits;
     return row_for_synced(team, lanes, [=](int l) {
       for (int p = 0; p < bits; ++p) {
@@ -49,7 +49,7 @@ KOKKOS_INLINE_FUNCTION void pack_bits(const RowMember& team, int lanes, const st
         packed[p * lanes + l] = static_cast<std::uint8_t>(low >> (8 * p));
         packed[(p + bits / 2) * lanes + l] = static_cast<std::uint8_t>(high >> (8 * p));
       }
-    } else {  // four codes end amid a byte
+    } else {  // the fourth code ends in the middle of a byte
       constexpr int whole = bits / 2;
       for (int p = 0; p < whole; ++p) {
         packed[p * lanes + l] = static_cast<std::uint8_t>(low >> (8 * p));

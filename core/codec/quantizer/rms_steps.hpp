@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Steps of a fraction of a group's root mean square. Only the sender computes them: the receiver
-// uses the steps that travel.
+// uses the steps in the payload.
 #pragma once
 
 #include <cmath>
@@ -11,11 +11,11 @@
 
 namespace deltapipe::codec {
 
-/// Levels on either side of zero that codes in steps of a fraction of the RMS have.
+/// Levels on either side of zero of codes in steps of a fraction of the RMS.
 inline constexpr float kRmsLevels = 127;
 
-/// 2^-e and 2^e that scale magnitudes of the size of `largest`, a normal number, to about 1, so
-/// that sums of squares neither overflow nor vanish.
+/// 2^-e and 2^e, which scale magnitudes of the size of `largest`, a normal number, to about 1 and
+/// back, so that sums of squares neither overflow nor vanish.
 struct Magnitude {
   float down;
   float up;
@@ -29,8 +29,8 @@ struct Magnitude {
 };
 
 /// Returns the step of n changes: fraction * RMS, at most kMostOfLargest times the largest change,
-/// and at least the step with which kRmsLevels levels reach it, so that no change is cut. Changes
-/// that are not finite do not count.
+/// and at least the step with which kRmsLevels levels reach that change, so that no change is cut.
+/// Changes that are not finite do not count.
 template <class Change>
 KOKKOS_INLINE_FUNCTION std::uint16_t step_of_rms(const RowMember& team, float fraction, int n,
                                                  const Change& change) {

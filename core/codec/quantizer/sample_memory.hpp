@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memories m(s) in their storage precision. A record holds T rows. What is stored is a function of
-// the values that both ends computed with alone: both ends keep the same bits.
+// Memories m(s) in their storage precision. A record holds T rows. Records depend only on values
+// with which both ends computed, so that both ends keep the same bits.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,14 @@
 
 namespace deltapipe::codec {
 
-/// Place of one row of a record.
+/// Location of one row of a record.
 struct MemoryRow {
   std::uint8_t* record;
   int tokens;  ///< T
   int t;
   int channels;     ///< C
-  float scale = 1;  ///< Crossing::scale, for records that leave it out
-  float share = 1;  ///< of errors that are added to values (ErrorBound)
+  float scale = 1;  ///< Crossing::scale, for records that do not contain it
+  float share = 1;  ///< share of the errors that is added to values (ErrorBound)
 
   template <class T>
   KOKKOS_INLINE_FUNCTION T* values() const {
@@ -30,17 +30,18 @@ struct MemoryRow {
   }
 };
 
-/// Bytes of a row in a record, which is the first parts of its T rows and then their second parts.
+/// Bytes of a row in a record, which holds the first parts of its T rows and then their second
+/// parts.
 struct RowParts {
   std::size_t first = 0, second = 0;
 };
 
-/// No bound is known.
+/// Bound if none is known.
 inline constexpr float kUnbounded = std::numeric_limits<float>::infinity();
 
-/// store: the row := x, which is finite, in storage precision; magnitudes above kMost become kMost.
-/// load: work := the row. codes: a buffer of 8*lanes bytes. bound: no magnitude in the row is
-/// larger. Zero bytes are a row of zeros.
+/// store() writes x, which is finite, to the row in storage precision; magnitudes above kMost
+/// become kMost. load() sets work to the row. `codes` is a buffer of 8*lanes bytes. bound() is a
+/// bound of the magnitudes in the row. Zero bytes are a row of zeros.
 template <MemoryStorage storage>
 struct Memory;
 
@@ -104,7 +105,7 @@ struct Memory<MemoryStorage::bf16> {
 };
 
 /// Symmetric codes -L ... L, L = 2^(bits-1) - 1, with a step for every kTile channels. The record
-/// is the steps of all rows, then the packed codes of all rows.
+/// holds the steps of all rows, then the packed codes of all rows.
 template <int bits>
 struct PackedMemory {
   static constexpr int kTile = 64;
@@ -189,12 +190,12 @@ struct PackedMemory {
   static constexpr std::integral_constant<int, kTile> kWidth{};
   static constexpr auto kMostLevels = static_cast<float>(kLevels);
 
-  /// As large as a level at most.
+  /// Returns the code of x, which must be within the levels.
   KOKKOS_INLINE_FUNCTION static std::uint8_t code_of(float x, float inverse) {
     return static_cast<std::uint8_t>(static_cast<int>(nearest_integer(x * inverse)) + kLevels);
   }
 
-  /// Codes and steps of tiles that a host finds together.
+  /// Finds codes and steps of tiles together, on a host.
   KOKKOS_INLINE_FUNCTION static void code_tiles(const RowMember& team, int n, const float* x,
                                                 std::uint8_t* codes, std::uint16_t* step_of_tile) {
     StepsTogether steps;
@@ -225,7 +226,7 @@ struct Memory<MemoryStorage::bits8> : PackedMemory<8> {};
 template <>
 struct Memory<MemoryStorage::bits4> : PackedMemory<4> {};
 
-/// Nothing is kept: every row is zero before.
+/// Keeps nothing: all rows are zeros when they are read.
 struct NoMemory {
   static constexpr float kMost = kMaxFloat;
   KOKKOS_INLINE_FUNCTION static float bound(const MemoryRow&) { return 0; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Quantisation steps as they travel: the upper 16 bits of a float without its sign (8 exponent and
-// 8 fraction bits). The range of fp32 suits gradients far below fp16's 6e-8, and a step times a
+// Quantisation steps as they are sent: the upper 16 bits of a float without its sign (8 exponent
+// and 8 fraction bits). The range of fp32 suits gradients far below fp16's 6e-8. A step times a
 // code below 2^8 is exact in fp32, so that m + code * step has one rounding, fused or not.
 #pragma once
 
@@ -15,8 +15,8 @@ KOKKOS_INLINE_FUNCTION float float_of_step(std::uint16_t step) {
   return float_of(static_cast<std::uint32_t>(step) << 15);
 }
 
-/// The smallest step of at least `least`: 0 when `least` is below fp32's normal numbers; at most
-/// fp32's largest number / levels, so that no level overflows.
+/// Returns the smallest step of at least `least`; 0 if `least` is below fp32's normal numbers; at
+/// most fp32's largest number / levels, so that no level overflows.
 KOKKOS_INLINE_FUNCTION std::uint16_t step_at_least(float least, float levels) {
   const std::uint32_t bits = bits_of(least);
   const std::uint32_t largest = bits_of(kMaxFloat / levels) >> 15;
@@ -25,21 +25,21 @@ KOKKOS_INLINE_FUNCTION std::uint16_t step_at_least(float least, float levels) {
   return static_cast<std::uint16_t>(bits < 0x00800000u ? 0u : step);
 }
 
-/// The smallest step of at least limit/levels; so |x| <= limit becomes codes of at most levels, up
-/// to the rounding of the quotient.
+/// Returns the smallest step of at least limit / levels, so that |x| <= limit becomes codes of at
+/// most `levels`, up to the rounding of the quotient.
 KOKKOS_INLINE_FUNCTION std::uint16_t step_of(float limit, float levels) {
   return step_at_least(limit / levels, levels);
 }
 
-/// 1/step; 0 for a step of 0.
+/// Returns 1/step; 0 for a step of 0.
 KOKKOS_INLINE_FUNCTION float inverse_of(float step) {
   return step > 0.0f ? 1.0f / step : 0.0f;
 }
 
-/// The integer nearest to x, of two the even one, as a float; a 0 may have x's sign. |x| <= 16384;
-/// x may be a product, which no compiler fuses with what follows.
+/// Returns the integer nearest to x as a float, ties to even; a 0 may have x's sign. |x| must be at
+/// most 16384. x may be a product: no compiler fuses it with what follows.
 KOKKOS_INLINE_FUNCTION float nearest_integer(float x) {
-#if defined(__SSE2__) && !defined(__SSE4_1__)  // no instruction rounds so
+#if defined(__SSE2__) && !defined(__SSE4_1__)  // no instruction for this rounding
   constexpr float kRound = 12582912.0f;        // 1.5 * 2^23: the sum has no fraction
   return (limited(x, 16384.0f) + kRound) - kRound;
 #else
@@ -47,15 +47,15 @@ KOKKOS_INLINE_FUNCTION float nearest_integer(float x) {
 #endif
 }
 
-/// Steps of tiles that a host finds before it uses the first: their quotients overlap.
+/// Steps of tiles that a host finds before it uses the first, so that their quotients overlap.
 struct StepsTogether {
   static constexpr int kMost = 16;
-  std::uint32_t largest = 0;  ///< magnitude of all tiles, as bits
+  std::uint32_t largest = 0;  ///< largest magnitude of all tiles, as bits
   std::uint16_t code[kMost];
   float step[kMost];
   float inverse[kMost];
 
-  /// The i-th tile's, whose largest magnitude is given as bits.
+  /// Sets the step of the i-th tile, whose largest magnitude is given as bits.
   KOKKOS_FORCEINLINE_FUNCTION void set(int i, std::uint32_t largest_of_tile, float levels) {
     largest = largest_of_tile > largest ? largest_of_tile : largest;
     code[i] = step_of(float_of(largest_of_tile), levels);
@@ -64,8 +64,8 @@ struct StepsTogether {
   }
 };
 
-/// use(i, first, width) for the i-th of the tiles of n channels; compilers know the width of whole
-/// ones if it is an integral_constant.
+/// Calls use(i, first, width) for the i-th tile of n channels. If the width is an
+/// integral_constant, compilers know it for whole tiles.
 template <class Width, class Use>
 KOKKOS_FORCEINLINE_FUNCTION void for_tiles(int n, Width width, const Use& use) {
   int i = 0;

@@ -14,9 +14,9 @@ namespace {
 
 const double kLeastLogStep = std::log2(kLeastChosenStep);
 constexpr double kGain = 0.7;
-/// Messages that debts are spread over: the last ones of a run, or where its length is not known.
+/// Messages over which debts are spread: near the end of a run, and if its length is unknown.
 constexpr double kLeastHorizon = 4, kUsualHorizon = 64;
-/// A tiny error does not tell which step is right.
+/// Largest change in octaves: a tiny error does not show which step is right.
 constexpr double kMostOctaves = 2;
 
 }  // namespace
@@ -49,7 +49,7 @@ double StepController::wanted_change(const SentMessage& message) const {
     return kGain * (bits / static_cast<double>(message.values) -
                     target_.bits * std::clamp(share, 0.5, 2.0));
   }
-  if (!(message.error2 > 0 && message.signal2 > 0)) return 0;  // nothing changed: any step will do
+  if (!(message.error2 > 0 && message.signal2 > 0)) return 0;  // nothing changed: any step is right
   const double allowed = target_.error * target_.error * totals_.signal2;
   const double share = share_to_come(totals_.error2 - allowed, allowed / totals_.steered);
   const double square = target_.error * target_.error * std::clamp(share, 0.25, 4.0);
@@ -87,7 +87,7 @@ void StepController::read_state(StateReader& reader) {
   std::array<std::uint64_t, 3> counts{};
   read_array(reader, "step_sums", std::span<double>(sums));
   read_array(reader, "step_messages", std::span<std::uint64_t>(counts));
-  // A controller writes steps within the range only.
+  // A controller writes only steps within the range.
   if (!(sums[0] >= kLeastLogStep && sums[0] <= largest_log_step_))
     reader.refuse("step_sums", "has a step out of range", std::to_string(std::exp2(sums[0])));
   if (counts[2] == 0) reader.refuse("step_messages", "has steps without messages", "0");

@@ -14,7 +14,7 @@
 
 namespace deltapipe::codec {
 
-/// The record's row of a row of the micro-batch.
+/// Returns the record's row of a row of the micro-batch.
 KOKKOS_INLINE_FUNCTION MemoryRow row_of(const RowArguments& a, const SampleEntry& sample,
                                         int index) {
   return {a.pool + sample.record,
@@ -25,7 +25,7 @@ KOKKOS_INLINE_FUNCTION MemoryRow row_of(const RowArguments& a, const SampleEntry
           a.error_share == nullptr ? 1.0f : a.error_share[index / a.tokens]};
 }
 
-/// work := what is taken from a row of the format before its steps are found.
+/// Sets work to the values that are subtracted from a row of the format before its steps are found.
 template <class Sender>
 KOKKOS_INLINE_FUNCTION void load_taken(const RowMember& team, const RowFormat& format,
                                        const MemoryRow& record, float* work, std::uint8_t* codes) {
@@ -35,8 +35,8 @@ KOKKOS_INLINE_FUNCTION void load_taken(const RowMember& team, const RowFormat& f
     NoMemory::load(team, record, work, codes);
 }
 
-/// partials_RC(r, c) := largest needed step over the r-th block of rows, as the bits of a float, of
-/// x - m, where Sender::load computes m. Only rows with channel steps count.
+/// Sets partials_RC(r, c) to the largest step that x - m needs in the r-th block of rows, as the
+/// bits of a float; Sender::load computes m. Only rows with channel steps count.
 template <class Sender>
 struct ChannelScales {
   RowArguments a;
@@ -68,8 +68,8 @@ struct ChannelScales {
   }
 };
 
-/// Steps of all channels, to the payload's front, from the blocks of rows in their order; a zero
-/// behind an odd number.
+/// Computes the steps of all channels, at the payload's front, from the blocks of rows in their
+/// order. Writes a zero after an odd number of steps.
 struct ChannelSteps {
   RowFormat format;
   const std::uint32_t* partials_RC;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One step for all rows of a message. With equally large errors everywhere, a number of bits leaves
-// the least square error: rows with large changes take more bits than others, which entropy coding
-// finds by itself once rows of a kind share a table of frequencies.
+// One step for all rows of a message. Equal errors everywhere have the least square error for a
+// given number of bits: rows with large changes need more bits than others. Entropy coding finds
+// these bits by itself if rows of a kind share a table of frequencies.
 //
-// The payload's front has the step, 2 bytes as scales.hpp has it and two zeros; each row's byte
-// says in its upper five bits by how many eighths of an octave the row's own step is larger, and in
-// the others how large its changes are in these steps, which is its table.
+// The payload's front has the step, 2 bytes as in scales.hpp, and two zeros. Each row has a byte.
+// Its upper five bits are the number of eighths of an octave by which the row's own step is larger.
+// The others say how large the row's changes are in these steps, which selects its table.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,8 @@
 
 namespace deltapipe::codec {
 
-/// spread_N(row) of all rows with steps of the message; m is what Sender::load takes from x.
+/// Computes spread_N(row) of all rows with steps of the message. Sender::load computes m, which is
+/// subtracted from x.
 template <class Sender>
 struct FindSpreads {
   RowArguments a;
@@ -69,7 +70,8 @@ struct FindSpreads {
   }
 };
 
-/// The message's step, to the payload's front, and *base: the weight of rows that have it as it is.
+/// Computes the message's step, at the payload's front, and *base, the weight of the rows that use
+/// this step unchanged.
 struct FindMessageStep {
   const RowSpread* spread_N;
   int rows;
@@ -85,7 +87,7 @@ struct FindMessageStep {
     const std::uint32_t largest =
         row_max(team, rows, 0u, [=](int i) { return bits_of(spread[i].largest); });
     const int weighing = row_sum<int>(team, rows, [=](int i) { return weighs(i) ? 1 : 0; });
-    // Rows that weigh nothing are rare: without any other they all weigh the same.
+    // Rows without a weight are rare. If there are no others, all rows have the same weight.
     const bool any = weighing > 0;
     const double octaves = row_sum<double>(team, rows, [=](int i) {
       return weighs(i) ? std::log2(static_cast<double>(spread[i].weight)) : 0.0;
@@ -100,7 +102,7 @@ struct FindMessageStep {
     const int counted = row_sum<int>(team, rows, [=](int i) { return counts(i) ? 1 : 0; });
     const double squares = row_sum<double>(team, rows, [=](int i) {
       if (!counts(i)) return 0.0;
-      // A row that is lighter has the base's step all the same.
+      // A lighter row has the base's step as well.
       const float weight = spread[i].weight > base_weight ? spread[i].weight : base_weight;
       const double size = static_cast<double>(spread[i].rms) / weight;
       return size * size;
@@ -127,7 +129,7 @@ struct FindMessageStep {
   }
 };
 
-/// classes_N(row) := what the payload says.
+/// Sets classes_N(row) as the payload says.
 struct ReadClasses {
   RowArguments a;
   RowFormats formats;

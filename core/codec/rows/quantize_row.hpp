@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One row as b-bit codes and back.
+// Conversion of one row to b-bit codes and back.
 #pragma once
 
 #include <cmath>
@@ -48,7 +48,7 @@ struct StepOfChannel {
   KOKKOS_INLINE_FUNCTION float inverse_at(int c) const { return inverse_of(at(c)); }
 };
 
-/// Devices only: a lookup for each channel serves all segments of a row in one loop.
+/// For devices: with a lookup for each channel, one loop serves all segments of a row.
 struct StepOfSegment {
   const std::uint16_t* steps;
   int segment;
@@ -56,8 +56,8 @@ struct StepOfSegment {
   KOKKOS_INLINE_FUNCTION float inverse_at(int c) const { return inverse_of(at(c)); }
 };
 
-/// random[k*lanes + l], k = 0 ... 7: 16 random bits for channel k*lanes + l of token t. They depend
-/// on nothing but run, step, boundary, direction, sample and element.
+/// Sets random[k*lanes + l], k = 0 ... 7, to 16 random bits for channel k*lanes + l of token t.
+/// They depend only on run, step, boundary, direction, sample and element.
 KOKKOS_INLINE_FUNCTION void fill_random(const RowMember& team, const RowArguments& a,
                                         std::uint64_t sample, int t, std::uint16_t* random) {
   const int lanes = lanes_of(a.channels);
@@ -75,16 +75,16 @@ KOKKOS_INLINE_FUNCTION void fill_random(const RowMember& team, const RowArgument
   });
 }
 
-/// memory + level * step, which both ends compute with. The product is exact, so that the sum is
-/// the only rounding, fused or not.
+/// Returns memory + level * step, with which both ends compute. The product is exact, so that the
+/// sum is the only rounding, fused or not.
 KOKKOS_INLINE_FUNCTION float changed(float memory, float level, float step) {
   return limited(level * step + memory, kMaxFloat);
 }
 
-/// codes := codes of x - work, work := work + what they stand for; n channels from the pointers on.
-/// Stochastic rounding takes x to a grid of 2^-16 steps, nearest, and from there up with exactly
-/// the probability of the remainder: the bias is below 2^-17 steps. Levels are bounded as integers,
-/// which vectorises better than floats.
+/// Sets codes to the codes of x - work and adds their values to work, for n channels from the
+/// pointers on. Stochastic rounding takes x to the nearest point of a grid of 2^-16 steps, and from
+/// there up with exactly the probability of the remainder: the bias is below 2^-17 steps. Levels
+/// are bounded as integers, which vectorises better than floats.
 template <class Step>
 KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat& format, int n,
                                           const float* x, float* work, std::uint8_t* codes,
@@ -93,7 +93,7 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat
   const int high = static_cast<int>(format.high);
   const int shift = static_cast<int>(format.shift);
   const auto scaled = [=](int c) {
-    constexpr float kFar = 16384.0f;  // beyond all levels; 2^16 of it fit in an integer
+    constexpr float kFar = 16384.0f;  // beyond all levels; 2^16 times it fits in an integer
     return saturate((x[c] - work[c]) * step.inverse_at(c), kFar);
   };
   const auto bounded = [](int value, int least, int most) {
@@ -119,7 +119,7 @@ KOKKOS_INLINE_FUNCTION void quantize_span(const RowMember& team, const RowFormat
   }
 }
 
-/// work := work + what the codes stand for.
+/// Adds the values of the codes to work.
 template <class Step>
 KOKKOS_INLINE_FUNCTION void add_codes(const RowMember& team, const RowFormat& format, int n,
                                       const std::uint8_t* codes, float* work, const Step& step) {
@@ -130,7 +130,7 @@ KOKKOS_INLINE_FUNCTION void add_codes(const RowMember& team, const RowFormat& fo
   });
 }
 
-/// Steps of a row's segments for x - work.
+/// Finds the steps of a row's segments for x - work.
 KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& format, int n,
                                        const float* x, const float* work, std::uint16_t* steps) {
   for (int s = 0; s * format.segment < n; ++s) {
@@ -159,15 +159,15 @@ KOKKOS_INLINE_FUNCTION void find_steps(const RowMember& team, const RowFormat& f
   if constexpr (!kHostExecution) team.team_barrier();
 }
 
-/// Index of a row of codes that are set aside.
+/// Returns the index of a row among those whose codes are stored outside of the payload.
 KOKKOS_INLINE_FUNCTION std::size_t coded_row(const RowArguments& a, const SampleEntry& sample,
                                              int t) {
   return static_cast<std::size_t>(&sample - a.samples) * static_cast<std::size_t>(a.tokens) +
          static_cast<std::size_t>(t);
 }
 
-/// Places of a row's parts in its sample's payload block. Codes that are to be entropy coded are
-/// aside, as bytes.
+/// Locations of a row's parts in its sample's payload block. Codes that will be entropy coded are
+/// stored elsewhere, as bytes.
 struct CodeRow {
   std::uint16_t* steps;
   std::uint8_t* packed;
@@ -188,7 +188,7 @@ struct CodeRow {
   }
 };
 
-/// Codes of n values of a row from `first` on, whose steps are known.
+/// Quantises n values of a row from `first` on in known steps.
 KOKKOS_INLINE_FUNCTION void quantize_segments(const RowMember& team, const RowFormat& format,
                                               int first, int n, const float* x,
                                               const RowBuffers& buffers,
@@ -201,24 +201,24 @@ KOKKOS_INLINE_FUNCTION void quantize_segments(const RowMember& team, const RowFo
   });
 }
 
-/// True if steps fit the largest change and changes go to the nearest levels, as many on
-/// either side.
+/// Returns true if steps fit the largest change and changes go to the nearest level, with as many
+/// levels on either side.
 KOKKOS_INLINE_FUNCTION bool is_plain(const RowFormat& format) {
   return format.rms_step == 0.0f && !format.stochastic && format.high == format.positive_levels &&
          format.low == -format.negative_levels && format.is_even();
 }
 
-/// The largest magnitude of a row, as bits.
+/// Returns the largest magnitude of a row, as bits.
 KOKKOS_INLINE_FUNCTION std::uint32_t largest_of_row(const RowMember& team, int n, const float* x) {
   return row_max(team, n, 0u, [=](int c) { return bits_of(x[c]) & 0x7fffffffu; });
 }
 
-/// As bits: sums and differences of numbers below are far from fp32's largest, and if they are in
-/// steps of at least 2^-126, inverses of these are normal numbers.
+/// Bound, as bits. Sums and differences of smaller numbers are far from fp32's largest. If their
+/// steps are at least 2^-126, the inverses of these are normal numbers.
 inline constexpr std::uint32_t kTameBits = 0x7b800000u;  // 2^120
 
-/// Steps and codes of tiles that a host finds together, of a plain format and x below kTameBits.
-/// False, and nothing has changed: some change is not below.
+/// Finds steps and codes of tiles together, on a host, for a plain format and x below kTameBits.
+/// Returns false, and changes nothing, if a change is not below.
 template <class Width>
 KOKKOS_INLINE_FUNCTION bool quantize_together(const RowMember& team, float levels,
                                               const Width& segment, int n, const float* x,
@@ -239,7 +239,7 @@ KOKKOS_INLINE_FUNCTION bool quantize_together(const RowMember& team, float level
     const float inverse = steps.inverse[i];
     row_for(team, width, [=](int at) {
       const int c = first + at;
-      // Not beyond the levels; 0 as the receiver has it, without a sign.
+      // Within the levels. The sum with 0 removes the sign of a 0, as the receiver does.
       const float level = nearest_integer((x[c] - work[c]) * inverse) + 0.0f;
       codes[c] = static_cast<std::uint8_t>(static_cast<int>(level) + shift);
       work[c] = level * step + work[c];
@@ -248,7 +248,7 @@ KOKKOS_INLINE_FUNCTION bool quantize_together(const RowMember& team, float level
   return true;
 }
 
-/// Packs the codes of n values in the buffers; the last lane's others are zeros.
+/// Packs the codes of n values in the buffers. Unused codes of the last lane are zeros.
 KOKKOS_INLINE_FUNCTION void pack_codes(const RowMember& team, const RowFormat& format, int n,
                                        const RowBuffers& buffers, const CodeRow& row) {
   std::uint8_t* codes = buffers.codes;
@@ -256,8 +256,8 @@ KOKKOS_INLINE_FUNCTION void pack_codes(const RowMember& team, const RowFormat& f
   pack_row(team, format.packed_bits(), n, codes, row.packed);
 }
 
-/// Codes of n values x - (buffers.work); work := what is seen. Random numbers are in the buffers.
-/// largest: magnitude in x, as bits.
+/// Quantises n values x - (buffers.work) and sets work to what is seen. Random numbers are in the
+/// buffers. `largest` is the largest magnitude in x, as bits.
 KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowFormat& format, int n,
                                             const float* x, std::uint32_t largest,
                                             const RowBuffers& buffers, const CodeRow& row) {
@@ -292,7 +292,7 @@ KOKKOS_INLINE_FUNCTION void quantize_values(const RowMember& team, const RowForm
   pack_codes(team, format, n, buffers, row);
 }
 
-/// Step of a row with steps of the message, which is at the payload's front.
+/// Returns the step of a row with steps of the message, from the one at the payload's front.
 KOKKOS_INLINE_FUNCTION float step_of_row(const RowArguments& a, int eighths) {
   return float_of_step(RowSteps::step_of(*a.front_steps(), eighths));
 }
@@ -301,7 +301,7 @@ KOKKOS_INLINE_FUNCTION int eighths_of_row(const RowArguments& a, const RowFormat
   return RowSteps::eighths_for(*a.front_steps(), format.rms_step, *a.base_weight, spread);
 }
 
-/// Codes of a row in steps of the message's; work as in quantize_values.
+/// Quantises a row in steps of the message. Sets work as quantize_values does.
 KOKKOS_INLINE_FUNCTION void quantize_by_message(const RowMember& team, const RowArguments& a,
                                                 const RowFormat& format, const SampleEntry& sample,
                                                 int t, const float* x, const RowBuffers& buffers) {
@@ -331,8 +331,8 @@ KOKKOS_INLINE_FUNCTION void quantize_row(const RowMember& team, const RowArgumen
   quantize_values(team, format, a.channels, x, largest, buffers, CodeRow::of(a, format, sample, t));
 }
 
-/// add_codes of tiles on the host, in levels that are whole numbers; no magnitude in work is above
-/// the bound.
+/// Performs add_codes by tiles, on the host, for levels that are whole numbers. No magnitude in
+/// work may be above `bound`.
 template <class Width>
 KOKKOS_INLINE_FUNCTION void add_tiles(const RowMember& team, const RowFormat& format,
                                       const Width& segment, int n, const std::uint8_t* codes,
@@ -353,7 +353,7 @@ KOKKOS_INLINE_FUNCTION void add_tiles(const RowMember& team, const RowFormat& fo
   });
 }
 
-/// work := work + what n codes stand for; no magnitude in work is above the bound.
+/// Adds the values of n codes to work. No magnitude in work may be above `bound`.
 KOKKOS_INLINE_FUNCTION void dequantize_values(const RowMember& team, const RowFormat& format, int n,
                                               const CodeRow& row, float* work, float bound,
                                               std::uint8_t* codes) {
@@ -370,7 +370,7 @@ KOKKOS_INLINE_FUNCTION void dequantize_values(const RowMember& team, const RowFo
   }
 }
 
-/// work := work + what codes in steps of the message's stand for.
+/// Adds the values of codes in steps of the message to work.
 KOKKOS_INLINE_FUNCTION void dequantize_by_message(const RowMember& team, const RowArguments& a,
                                                   const RowFormat& format,
                                                   const SampleEntry& sample, int t, float* work,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Kernels over rows as codes or dense values, and the codec that launches them.
+// Kernels over rows of codes or dense values, and the codec that launches them.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace deltapipe::codec {
 
-/// Bytes of a sample's record of rows M.
+/// Returns the bytes of a sample's record with rows of type M.
 template <class M>
 std::size_t record_bytes_of(const CodecShape& shape) {
   return round_up(M::bytes(shape.tokens, shape.channels), kRecordAlignment);
@@ -31,8 +31,8 @@ KOKKOS_INLINE_FUNCTION void clear_record_end(const RowMember& team, const Memory
   row_for_synced(team, static_cast<int>(end - used), [=](int i) { rest[i] = 0; });
 }
 
-/// work := what changes are counted from at this crossing. Products are of double precision, so
-/// that no compiler fuses them with a sum.
+/// Sets work to the values from which changes are counted at this crossing. Products have double
+/// precision, so that no compiler fuses them with a sum.
 template <class M>
 KOKKOS_INLINE_FUNCTION void load_scaled(const RowMember& team, const MemoryRow& row, float* work,
                                         std::uint8_t* codes) {
@@ -44,13 +44,13 @@ KOKKOS_INLINE_FUNCTION void load_scaled(const RowMember& team, const MemoryRow& 
   });
 }
 
-/// No magnitude that load_scaled writes is above it.
+/// Returns a bound of the magnitudes that load_scaled writes.
 template <class M>
 KOKKOS_INLINE_FUNCTION float bound_of(const MemoryRow& row) {
   return row.scale == 1.0f ? M::bound(row) : kUnbounded;
 }
 
-/// The record's row := x at this crossing, in storage precision. work may be x.
+/// Sets the record's row to x at this crossing, in storage precision. work may be x.
 template <class M>
 KOKKOS_INLINE_FUNCTION void store_scaled(const RowMember& team, const MemoryRow& row,
                                          const float* x, float* work, std::uint8_t* codes) {
@@ -60,26 +60,26 @@ KOKKOS_INLINE_FUNCTION void store_scaled(const RowMember& team, const MemoryRow&
   M::store(team, row, work, codes);
 }
 
-/// The largest magnitude of values that a record's row holds at a crossing with this scale.
+/// Returns the largest magnitude that a record's row can hold at a crossing with this scale.
 template <class M>
 KOKKOS_INLINE_FUNCTION float largest_kept(float scale) {
   return M::kMost >= kMaxFloat || M::kMost * scale >= kMaxFloat ? kMaxFloat : M::kMost * scale;
 }
 
-/// How an encoder uses a sample's record, as the template argument Sender of what follows: M is the
-/// type of the record's rows, begin() returns the values that are quantised and sets work to what
-/// the codes will be added to, keep() stores the record's row once work is what the receiver sees.
-/// Here the record is the memory that both ends keep.
+/// Use of a sample's record by an encoder; the template argument Sender below. M is the type of the
+/// record's rows. begin() returns the values to quantise, and sets work to the values to which the
+/// codes will be added. keep() stores the record's row when work is what the receiver sees. Here,
+/// the record is the memory that both ends keep.
 template <class M>
 struct MemorySender {
   using Record = M;
-  /// Scratch memory behind that of RowBuffers.
+  /// Returns the bytes of scratch memory in addition to those of RowBuffers.
   static std::size_t scratch_bytes(int) { return 0; }
   KOKKOS_INLINE_FUNCTION static float largest_kept(float scale) {
     return codec::largest_kept<M>(scale);
   }
 
-  /// work := what is taken from x before it is quantised.
+  /// Sets work to the values that are subtracted from x before it is quantised.
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& record,
                                           float* work, std::uint8_t* codes) {
     load_scaled<M>(team, record, work, codes);
@@ -99,14 +99,14 @@ struct MemorySender {
   }
 };
 
-/// A row of fp32 values in a sample's payload block.
+/// Returns a row of fp32 values in a sample's payload block.
 KOKKOS_INLINE_FUNCTION float* float_row(const RowArguments& a, const SampleEntry& sample, int t) {
   return reinterpret_cast<float*>(a.payload + sample.payload) +
          static_cast<std::size_t>(t) * a.channels;
 }
 
-/// Sends a first visit's values as fp32. Only finite ones may enter a memory: NaN becomes 0,
-/// infinities the largest number. work := what was sent.
+/// Sends a first visit's values as fp32, and sets work to what was sent. Only finite values may
+/// enter a memory: NaN becomes 0, an infinity the largest number.
 KOKKOS_INLINE_FUNCTION void send_float_row(const RowMember& team, const RowArguments& a,
                                            const SampleEntry& sample, int t, const float* x,
                                            float* work) {
@@ -199,8 +199,8 @@ struct DecodeRows {
   }
 };
 
-/// A codec of RowFormats over memories M, which the receiver keeps, and what a sender does with its
-/// own records.
+/// A codec of RowFormats with memories M, which the receiver keeps. Sender is the sender's use of
+/// its own records.
 template <class M, class Sender = MemorySender<M>>
 class QuantizedCodec : public RowFormatCodec {
  protected:
@@ -225,7 +225,7 @@ class QuantizedCodec : public RowFormatCodec {
   }
 
  private:
-  /// Kernels that write the message's step, if any row has it.
+  /// Runs the kernels that write the message's step, if any row has it.
   void find_message_step(const ExecSpace& exec, const RowArguments& arguments) {
     if (!has_message_steps(crossing())) return;
     const int rows = arguments.sample_count * arguments.tokens;
@@ -237,7 +237,7 @@ class QuantizedCodec : public RowFormatCodec {
                              base_weight()});
   }
 
-  /// Kernels that write the steps per channel, if any row has them.
+  /// Runs the kernels that write the steps per channel, if any row has them.
   void find_channel_steps(const ExecSpace& exec, const RowArguments& arguments) {
     if (!has_channel_steps()) return;
     const int rows = arguments.sample_count * arguments.tokens;

@@ -36,8 +36,8 @@ std::uint64_t random_key(const Crossing& crossing) {
   return crossing.training ? key : chained(key, 2);
 }
 
-/// Settings in settings_hash(). Each value is hashed behind its field's number, so that no value of
-/// one field passes for a value of another.
+/// Settings in settings_hash(). Each value is hashed after its field's number, so that a value of
+/// one field cannot pass for a value of another.
 enum class Field : std::uint64_t {
   format_version,
   kind,

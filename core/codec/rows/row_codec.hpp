@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What codecs share that work row by row: checks, the per-sample table in device memory and the
-// error sums.
+// Base of codecs that work row by row: checks, the per-sample table in device memory and the error
+// sums.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct RowSums {
   std::uint64_t nonfinite;
 };
 
-/// Places of one sample's parts. Samples' payload blocks start at multiples of 4 bytes.
+/// Locations of one sample's parts. Samples' payload blocks start at multiples of 4 bytes.
 struct SampleEntry {
   std::uint64_t id;
   std::uint64_t record;   ///< offset into the pool
@@ -30,8 +30,8 @@ struct SampleEntry {
   std::int32_t format;  ///< index into the codec's row formats
 };
 
-/// Basis of a step for all rows of a message: of a row's changes, the root mean square
-/// and the largest magnitude, and what its step is to be relative to.
+/// Basis of a step for all rows of a message: the root mean square and the largest magnitude of a
+/// row's changes, and the weight to which its step is relative.
 struct RowSpread {
   float rms;
   float weight;
@@ -48,32 +48,33 @@ struct RowArguments {
   float* x;      ///< B*T rows of C
   std::uint8_t* pool;
   std::uint8_t* payload;
-  std::uint8_t* codes;       ///< of rows whose codes are not packed, one byte each (CodeStreams)
-  std::uint8_t* classes;     ///< of rows with steps of the message: their tables (CodeStreams)
-  const RowSpread* spreads;  ///< of these rows, to encode
-  const float* base_weight;  ///< of rows that have the message's step as it is, to encode
-  RowSums* sums;             ///< one a row
-  std::uint32_t* lost;       ///< set to 1 where values cannot cross (Codec::lost_values)
-  const float* error_share;  ///< of each sample (ErrorBound); null: all
+  std::uint8_t* codes;       ///< codes that are not packed, one byte each (CodeStreams)
+  std::uint8_t* classes;     ///< tables of rows with steps of the message (CodeStreams)
+  const RowSpread* spreads;  ///< spreads of these rows, to encode
+  const float* base_weight;  ///< weight of rows that use the message's step unchanged, to encode
+  RowSums* sums;             ///< one per row
+  std::uint32_t* lost;       ///< set to 1 if values cannot cross (Codec::lost_values)
+  const float* error_share;  ///< share of each sample (ErrorBound); null: 1
   bool measure;
-  std::uint64_t key;   ///< of random numbers: seed, boundary, direction
+  std::uint64_t key;   ///< key of random numbers: seed, boundary, direction
   std::uint32_t step;  ///< low half; the high half is in key
   float scale;         ///< Crossing::scale
 
-  /// Steps at the payload's front: one a channel, or one for the message.
+  /// Returns the steps at the payload's front: one per channel, or one for the message.
   KOKKOS_INLINE_FUNCTION std::uint16_t* front_steps() const {
     return reinterpret_cast<std::uint16_t*>(payload);
   }
 };
 
-/// Adds a row's values that are not finite; to be called by one of the team's threads.
+/// Adds the number of a row's values that are not finite. Must be called by one of the team's
+/// threads.
 KOKKOS_INLINE_FUNCTION void count_nonfinite(const RowArguments& a, int row, std::uint32_t count) {
   a.sums[row].nonfinite += count;
   if (count > 0) atomic_set(a.lost, 1u);
 }
 
-/// Zeros behind the `bytes` bytes of a block, up to the next multiple of 4: equal values are equal
-/// payloads.
+/// Writes zeros after the `bytes` bytes of a block, up to the next multiple of 4, so that equal
+/// values are equal payloads.
 KOKKOS_INLINE_FUNCTION void clear_block_end(const RowMember& team, std::uint8_t* block,
                                             std::size_t bytes) {
   const int rest = static_cast<int>((4 - bytes % 4) % 4);
@@ -101,31 +102,32 @@ class RowCodec : public Codec {
  protected:
   RowCodec(const CodecShape& shape, std::uint32_t id);
 
-  /// Index of the row format of the crossing's b-th sample.
+  /// Returns the index of the row format of the crossing's b-th sample.
   virtual int format_of(const Crossing& crossing, std::size_t b) const = 0;
-  /// Payload bytes of a sample's rows, at most.
+  /// Returns the largest number of payload bytes of a sample's rows.
   virtual std::size_t block_bytes(int format, int tokens) const = 0;
-  /// True if blocks of a format always have their most bytes. Those blocks come first; others are
-  /// behind them as run_encode puts them, and their entries say where the longest ones would be.
+  /// Returns true if all blocks of a format have the largest size. These blocks come first. The
+  /// others follow as run_encode places them; their entries hold the offsets for the largest sizes.
   virtual bool has_fixed_length(int) const { return true; }
-  /// Payload bytes before the first sample's block; a multiple of 4.
+  /// Returns the number of payload bytes before the first sample's block; a multiple of 4.
   virtual std::size_t front_bytes(const Crossing&) const { return 0; }
-  /// Payload bytes after the last sample's block, at most.
+  /// Returns the largest number of payload bytes after the last sample's block.
   virtual std::size_t tail_bytes(const Crossing&) const { return 0; }
-  /// Kernels over the rows of arguments.sample_count samples to encode, over all rows to decode.
-  /// Encoding returns the bytes written, at most max_bytes.
+  /// Launches kernels over the rows of arguments.sample_count samples. Returns the number of bytes
+  /// written, at most max_bytes.
   virtual std::size_t run_encode(const ExecSpace& exec, const RowArguments& arguments,
                                  std::size_t max_bytes) = 0;
+  /// Launches kernels over all rows.
   virtual void run_decode(const ExecSpace& exec, int rows, const RowArguments& arguments) = 0;
-  /// The length that a payload of `bytes` bytes has to have; may refuse it.
+  /// Returns the length that a payload of `bytes` bytes should have; may refuse it.
   virtual std::size_t expected_bytes(const ExecSpace&, const Crossing& crossing,
                                      const RowArguments&, std::size_t) {
     return payload_bytes(crossing);
   }
 
-  /// In run_encode, run_decode and expected_bytes: the crossing at hand.
+  /// Returns the current crossing, in run_encode, run_decode and expected_bytes.
   const Crossing& crossing() const { return *crossing_; }
-  /// Entries of the crossing at hand.
+  /// Returns the entries of the current crossing.
   const std::vector<SampleEntry>& samples() const { return entries_; }
 
   const CodecShape shape_;
@@ -133,7 +135,8 @@ class RowCodec : public Codec {
  private:
   void check(const Crossing& crossing, const Activations& x_BTC, const MemoryRecords& records,
              BoundarySide side, const DeviceBytes& payload, std::size_t bytes) const;
-  /// Returns payload_bytes(crossing). No records: offsets are left out.
+  /// Returns payload_bytes(crossing) without the tail. If `records` is null, the entries' record
+  /// offsets are 0.
   std::size_t lay_out(const Crossing& crossing, const MemoryRecords* records,
                       std::vector<SampleEntry>* entries) const;
   RowArguments arguments(const ExecSpace& exec, const Crossing& crossing, const Activations& x_BTC,
@@ -148,20 +151,20 @@ class RowCodec : public Codec {
   Vector<RowSums> sums_N_;
   HostVector<RowSums> host_sums_N_;
   Vector<std::uint32_t> lost_;
-  HostVector<std::uint32_t> host_lost_;  ///< lost_ itself where the device is the host
+  HostVector<std::uint32_t> host_lost_;  ///< lost_ itself if the device is the host
 };
 
-/// A hash of a hash and one more value, and 32 bits of it.
+/// chained() returns a hash of a hash and one more value, folded() 32 bits of a hash.
 std::uint64_t chained(std::uint64_t hash, std::uint64_t value);
 inline std::uint32_t folded(std::uint64_t hash) {
   return static_cast<std::uint32_t>(hash ^ (hash >> 32));
 }
 
-/// Hash of what both ends must share; format_version changes with the payload format.
+/// Returns a hash of what both ends must share; format_version changes with the payload format.
 std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& shape,
                             MemoryStorage storage, std::uint32_t format_version);
 
-/// Codec kinds' file names, for error messages.
+/// Returns a codec kind's name in decks, for error messages.
 const char* name_of(CodecKind kind);
 
 inline constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {

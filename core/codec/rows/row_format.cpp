@@ -18,7 +18,7 @@ RowFormat code_format(const CodecSettings& settings, int channels) {
   format.stochastic = settings.rounding == Rounding::stochastic;
   format.is_coded = is_entropy_coded(settings);
   if (settings.rms_step > 0) {
-    format.bits = 8;  // of levels that nothing is cut to
+    format.bits = 8;  // enough levels that nothing is cut
     format.rms_step = static_cast<float>(settings.rms_step);
     return format;
   }
@@ -27,7 +27,8 @@ RowFormat code_format(const CodecSettings& settings, int channels) {
   format.low = symmetric ? 1 - half : -half;
   format.high = half - 1;
   format.shift = -format.low;
-  // Unbiased codes reach all values. The AC-SGD code's do not: its largest positive ones are cut.
+  // Unbiased codes reach all values. Those of the AC-SGD code do not: it cuts the largest positive
+  // ones.
   format.negative_levels = -format.low;
   format.positive_levels = symmetric || format.stochastic ? format.high : half;
   return format;

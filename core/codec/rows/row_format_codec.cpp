@@ -13,7 +13,7 @@ static_assert(RowFormats::kCount == kCodeFormats);
 
 namespace {
 
-/// For the formats whose codes are entropy coded; none: there are no such.
+/// Makes the streams of the formats whose codes are entropy coded; null without such a format.
 std::unique_ptr<CodeStreams> streams_of(const RowFormats& formats, const CodecShape& shape) {
   CodeStreams::PerFormat bits{};
   bool any = false;

@@ -15,7 +15,7 @@
 
 namespace deltapipe::codec {
 
-/// Rows that one team looks at for steps per channel.
+/// Rows in which one team finds steps per channel.
 inline constexpr int kScaleRows = 64;
 
 class RowFormatCodec : public RowCodec {
@@ -36,7 +36,7 @@ class RowFormatCodec : public RowCodec {
   std::size_t tail_bytes(const Crossing& crossing) const override;
   std::size_t expected_bytes(const ExecSpace& exec, const Crossing& crossing,
                              const RowArguments& arguments, std::size_t bytes) override;
-  /// The arguments with a place for codes that do not go into the payload's blocks.
+  /// Returns the arguments with buffers for what does not go into the payload's blocks directly.
   RowArguments with_codes(RowArguments arguments) const {
     arguments.codes = streams_ == nullptr ? nullptr : streams_->codes();
     arguments.classes = streams_ == nullptr ? nullptr : streams_->classes();
@@ -44,24 +44,24 @@ class RowFormatCodec : public RowCodec {
     arguments.base_weight = base_weight_.data();
     return arguments;
   }
-  /// Writes the codes that kernels have set aside; returns the payload's length.
+  /// Writes the codes that kernels have stored in these buffers; returns the payload's length.
   std::size_t code_rows(const ExecSpace& exec, const RowArguments& arguments,
                         std::size_t max_bytes);
 
   const RowFormats& formats() const { return formats_; }
-  /// Returns true if any row of the crossing at hand has steps at the payload's front.
+  /// Returns true if any row of the current crossing has steps per channel at the payload's front.
   bool has_channel_steps() const;
-  /// Their format, if any format has such steps.
+  /// Returns the format with such steps, if there is one.
   const RowFormat& channel_format() const { return formats_.format[channel_format_]; }
-  /// Some row of the crossing has a step of the message.
+  /// Returns true if any row of the crossing has a step of the message.
   bool has_message_steps(const Crossing& crossing) const {
     return message_format_ >= 0 && front_bytes(crossing) > 0;
   }
-  /// Such rows' format, if any format has such steps: all have the same fraction.
+  /// Returns the format with such steps, if there is one; all rows have the same fraction.
   const RowFormat& message_format() const { return formats_.format[message_format_]; }
   RowSpread* spreads() const { return spreads_.data(); }
   float* base_weight() const { return base_weight_.data(); }
-  /// C values for every kScaleRows rows.
+  /// Returns C values for every kScaleRows rows.
   std::uint32_t* channel_partials() const { return partials_RC_.data(); }
 
  private:
@@ -70,13 +70,13 @@ class RowFormatCodec : public RowCodec {
   }
   std::size_t most_coded_bytes(int format) const;
 
-  RowFormats formats_;       ///< nothing but their rms_step changes
+  RowFormats formats_;       ///< only their rms_step changes
   int channel_format_ = -1;  ///< -1: none
   int message_format_ = -1;  ///< -1: none
   Vector<RowSpread> spreads_;
-  Vector<float> base_weight_;  ///< one
+  Vector<float> base_weight_;  ///< one value
   Vector<std::uint32_t> partials_RC_;
-  std::unique_ptr<CodeStreams> streams_;  ///< none: all codes are packed
+  std::unique_ptr<CodeStreams> streams_;  ///< null: all codes are packed
   std::vector<CodeStreams::Sample> coded_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The step and the class of a row if the message has one step (message_steps.hpp).
+// Step and class of a row if the message has one step (message_steps.hpp).
 #pragma once
 
 #include <cmath>
@@ -12,14 +12,14 @@
 
 namespace deltapipe::codec {
 
-/// The row's byte.
+/// Contents of a row's byte.
 struct RowSteps {
   static constexpr int kMostEighths = 31;
-  /// Octaves below the rows' mean weight (of logarithms) from which on steps are in proportion to
+  /// Octaves below the geometric mean of the rows' weights down to which steps are proportional to
   /// weights.
   static constexpr int kOctavesBelow = 2;
 
-  /// 2^(eighths / 8), nearly: in 8 bits, so that its product with a step is exact.
+  /// Returns 2^(eighths / 8), nearly: in 8 bits, so that its product with a step is exact.
   KOKKOS_INLINE_FUNCTION static float factor(int eighths) {
     const float rounded[8] = {128, 140, 152, 166, 181, 197, 215, 235};
     return static_cast<float>(1 << (eighths / 8)) * (rounded[eighths % 8] / 128.0f);
@@ -27,7 +27,7 @@ struct RowSteps {
   KOKKOS_INLINE_FUNCTION static std::uint16_t step_of(std::uint16_t message_step, int eighths) {
     return step_at_least(float_of_step(message_step) * factor(eighths), kRmsLevels);
   }
-  /// Returns the eighths of an octave nearest to the row's weight whose step is at most 1.9 times
+  /// Returns the eighths of an octave nearest to the row's weight with a step of at most 1.9 times
   /// the RMS (rms_step times, if that is larger), but enough that levels reach the largest change.
   KOKKOS_INLINE_FUNCTION static int eighths_for(std::uint16_t message_step, float rms_step,
                                                 float base_weight, const RowSpread& spread) {
@@ -36,7 +36,7 @@ struct RowSteps {
       const float ratio = spread.weight / base_weight;
       const float nearest = 8.0f * std::log2(ratio) + 0.5f;
       eighths = nearest < kMostEighths ? static_cast<int>(nearest) : kMostEighths;
-      constexpr float kUnhurt = 1.9f;  // by being rounded up
+      constexpr float kUnhurt = 1.9f;  // rounding up to this does no harm
       const float most = rms_step > kUnhurt ? rms_step : kUnhurt;
       if (eighths > 0 && rms_step * factor(eighths) > most * ratio) --eighths;
     }
@@ -45,7 +45,8 @@ struct RowSteps {
       ++eighths;
     return eighths;
   }
-  /// Half octaves of the root mean square, from a quarter of what the step is a fraction of on.
+  /// Returns the class: half octaves of the root mean square, counted from a quarter of the one of
+  /// which the step is the fraction rms_step.
   KOKKOS_INLINE_FUNCTION static int class_for(float step, float rms_step, const RowSpread& spread) {
     if (!(step > 0.0f) || !(spread.rms > 0.0f)) return 0;
     const float above = 2.0f * std::log2(spread.rms * (rms_step / step)) + 4.0f;

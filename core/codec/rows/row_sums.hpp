@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What an encoder sums up over a row, for CodecStatistics.
+// Sums of an encoder over a row, for CodecStatistics.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace deltapipe::codec {
 
-/// Sum of the squares of value(c) over a row. Squares of magnitudes from 1.8e19 on leave fp32.
+/// Returns the sum of the squares of value(c) over a row. Squares of magnitudes from 1.8e19 on
+/// leave fp32.
 template <class Value>
 KOKKOS_INLINE_FUNCTION double row_squares(const RowMember& team, int n, const Value& value) {
   const auto squares = row_sum<float>(team, n, [=](int c) {
@@ -24,8 +25,8 @@ KOKKOS_INLINE_FUNCTION double row_squares(const RowMember& team, int n, const Va
   });
 }
 
-/// Adds a row's sums: of what is not finite in x and, where measured, of the error of `seen`.
-/// largest: a magnitude, as bits, that is finite only if all of x are; it is lost above `most`.
+/// Adds a row's sums: of values that are not finite in x and, if measured, of the error of `seen`.
+/// `largest` is a magnitude, as bits, that is finite only if all of x are; above `most` it is lost.
 KOKKOS_INLINE_FUNCTION void add_row_sums(const RowMember& team, const RowArguments& a, int index,
                                          const float* x, std::uint32_t largest, float most,
                                          const float* seen) {

@@ -14,7 +14,7 @@
 
 namespace deltapipe::codec {
 
-/// The host writes entries without waiting for the device until kSlots uploads are under way.
+/// A table that the host writes without waiting for the device until kSlots uploads are under way.
 template <class Entry>
 class SampleTable {
  public:
@@ -23,7 +23,7 @@ class SampleTable {
         entries_(uninitialized("deltapipe::Codec::samples"), kSlots * max_samples),
         staging_(Kokkos::create_mirror_view(StagingSpace(), entries_)) {}
 
-  /// Valid for kernels launched on exec until kSlots more uploads.
+  /// Returns the entries, valid for kernels launched on exec until kSlots more uploads.
   const Entry* upload(const ExecSpace& exec, const std::vector<Entry>& entries) {
     const std::size_t first = static_cast<std::size_t>(next_) * max_samples_;
     if (users_[next_]) users_[next_]->fence();
@@ -44,7 +44,7 @@ class SampleTable {
   int next_ = 0;
   std::array<std::optional<ExecSpace>, kSlots> users_;
   Vector<Entry> entries_;
-  HostVector<Entry> staging_;  ///< entries_ itself where the device is the host
+  HostVector<Entry> staging_;  ///< entries_ itself if the device is the host
 };
 
 }  // namespace deltapipe::codec

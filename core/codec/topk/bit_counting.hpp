@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ones in words, on hosts and devices.
+// Counts of ones in words, on hosts and devices.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ KOKKOS_INLINE_FUNCTION int ones_of(std::uint32_t word) {
 #endif
 }
 
-/// The place of the lowest 1 of a word that has one.
+/// Returns the place of the lowest 1 of a word that has one.
 KOKKOS_INLINE_FUNCTION int lowest_one_of(std::uint64_t word) {
 #if defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__)
   return __ffsll(static_cast<long long>(word)) - 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The values of chosen positions, in the positions' order: fp32; fp16 with one power of two for
-// all; or codes in rows of kRow values, the steps of all rows (2 bytes for every `tile` values of a
-// row) and then the packed codes of all rows. The last row may be shorter.
+// Values at chosen positions, in the order of the positions: fp32; fp16 with one power of two for
+// all; or codes in rows of kRow values. Codes are the steps of all rows (2 bytes for every `tile`
+// values of a row), then the packed codes of all rows. The last row may be shorter.
 #pragma once
 
 #include "core/codec/rows/quantized_rows.hpp"
@@ -12,7 +12,7 @@ struct ValueCoding {
   static constexpr int kRow = 1024;
 
   ChosenValues kind = ChosenValues::fp16;
-  RowFormat codes;  ///< of a row
+  RowFormat codes;  ///< format of a row
 
   static ValueCoding of(const CodecSettings& settings) {
     CodecSettings codes = settings;
@@ -23,7 +23,7 @@ struct ValueCoding {
   KOKKOS_INLINE_FUNCTION static std::uint32_t rows_of(std::uint32_t count) {
     return (count + (kRow - 1)) / kRow;
   }
-  /// Values of row r.
+  /// Returns the number of values in row r.
   KOKKOS_INLINE_FUNCTION static int width_of(std::uint32_t count, std::uint32_t r) {
     const std::uint32_t rest = count - r * kRow;
     return static_cast<int>(rest < kRow ? rest : kRow);
@@ -33,14 +33,14 @@ struct ValueCoding {
     return static_cast<std::uint64_t>(count / kRow) * codes.segments +
            (count % kRow + segment - 1) / segment;
   }
-  /// Bytes of `count` values.
+  /// Returns the bytes of `count` values.
   KOKKOS_INLINE_FUNCTION std::uint64_t used_bytes_of(std::uint32_t count) const {
     if (kind == ChosenValues::fp32) return std::uint64_t{4} * count;
     if (kind == ChosenValues::fp16) return std::uint64_t{2} * count;
     return 2 * steps_of(count) + count / kRow * packed_bytes(codes.bits, kRow) +
            packed_bytes(codes.bits, static_cast<int>(count % kRow));
   }
-  /// With padding to a multiple of 4.
+  /// Returns the bytes of `count` values, padded to a multiple of 4.
   KOKKOS_INLINE_FUNCTION std::uint64_t bytes_of(std::uint32_t count) const {
     return (used_bytes_of(count) + 3) / 4 * 4;
   }
@@ -74,8 +74,8 @@ struct ValueBuffers {
   }
 };
 
-/// Writes row r of `count` values, which is x; the last one with padding. NaN is
-/// written as 0, infinities as the largest number or code. `a` and `sample` key random numbers.
+/// Writes x as row r of `count` values, and padding after the last row. NaN is written as 0, an
+/// infinity as the largest number or code. `a` and `sample` key random numbers.
 KOKKOS_INLINE_FUNCTION void write_values(const RowMember& team, const ValueCoding& coding,
                                          const RowArguments& a, std::uint64_t sample,
                                          std::uint32_t count, std::uint32_t r, int exponent,
@@ -102,7 +102,7 @@ KOKKOS_INLINE_FUNCTION void write_values(const RowMember& team, const ValueCodin
     clear_block_end(team, block, coding.used_bytes_of(count));
 }
 
-/// work := row r as it is seen.
+/// Sets work to row r as it is seen.
 KOKKOS_INLINE_FUNCTION void read_values(const RowMember& team, const ValueCoding& coding,
                                         std::uint32_t count, std::uint32_t r, int exponent,
                                         const ValueBuffers& buffers, std::uint8_t* block,

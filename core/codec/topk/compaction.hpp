@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Some of eight numbers moved together, in their order, without a branch: on processors with AVX2.
+// Moves some of eight numbers together, in their order and without a branch, on processors with
+// AVX2.
 #pragma once
 
 #include <array>
@@ -11,7 +12,7 @@
 
 namespace deltapipe::codec {
 
-/// For each mask of 8 bits the places of its ones, a byte each, from the lowest on.
+/// Places of the ones of each mask of 8 bits, a byte each, from the lowest on.
 inline constexpr std::array<std::uint64_t, 256> kPlacesOfOnes = [] {
   std::array<std::uint64_t, 256> places{};
   for (unsigned mask = 0; mask < 256; ++mask) {
@@ -22,25 +23,25 @@ inline constexpr std::array<std::uint64_t, 256> kPlacesOfOnes = [] {
   return places;
 }();
 
-/// The places of the ones of a mask below 256; what follows them is 0.
+/// Returns the places of the ones of a mask below 256, followed by zeros.
 inline __m128i places_of_ones(unsigned mask) {
   return _mm_cvtsi64_si128(static_cast<long long>(kPlacesOfOnes[mask]));
 }
 
-/// to[0 ... ones) := those of 8 numbers that a mask names; to[ones ... 8) is overwritten.
+/// Stores those of 8 numbers that a mask selects in to[0 ... ones); overwrites to[ones ... 8).
 inline void store_some(__m256i numbers, __m128i places, std::uint32_t* to) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
                       _mm256_permutevar8x32_epi32(numbers, _mm256_cvtepu8_epi32(places)));
 }
 
-/// to[0 ... ones) := first + the places; to[ones ... 8) is overwritten.
+/// Stores first + the places in to[0 ... ones); overwrites to[ones ... 8).
 inline void store_places(int first, __m128i places, std::uint16_t* to) {
   _mm_storeu_si128(
       reinterpret_cast<__m128i*>(to),
       _mm_add_epi16(_mm_cvtepu8_epi16(places), _mm_set1_epi16(static_cast<short>(first))));
 }
 
-/// The same of numbers of 16 bits, from which some are taken.
+/// Does the same for some of 8 numbers of 16 bits.
 inline void store_some(__m128i numbers, __m128i places, std::uint16_t* to) {
   const __m128i twice = _mm_add_epi8(places, places);
   const __m128i low = _mm_unpacklo_epi8(twice, _mm_add_epi8(twice, _mm_set1_epi8(1)));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The positions that a boundary's activations were sent at, until their gradients come back at the
-// same ones: "the forward's mask" of arXiv 2401.07788. Both ends know them, so that gradients
-// travel without positions.
+// Positions at which a boundary's activations were sent, until their gradients come back at the
+// same ones: "the forward's mask" of arXiv 2401.07788. Both ends know them, so that gradients are
+// sent without positions.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,12 @@
 
 namespace deltapipe {
 
-/// Positions that one end of a boundary keeps of the micro-batches between their forward and their
-/// backward crossing. The codec of activations puts positions in and that of gradients takes them
-/// out, both on one execution space instance.
+/// Positions that one end of a boundary keeps of micro-batches between their forward and their
+/// backward crossing. The codec of activations stores positions and the codec of gradients removes
+/// them, both on one execution space instance.
 class ForwardMasks {
  public:
-  /// In Positions::count_G: the sample was not sent by positions.
+  /// Value of Positions::count_G for a sample that was not sent by positions.
   static constexpr std::uint32_t kNoMask = 0xffffffffu;
 
   struct Mask {
@@ -27,19 +27,20 @@ class ForwardMasks {
     bool of_all;  ///< no sample was sent in another way
   };
 
-  /// For up to `slots` micro-batches under way and parts of a sample's values as
-  /// CodecSettings::topk.
+  /// Makes masks for up to `slots` micro-batches under way. `part` is the part of a sample's
+  /// values, as in CodecSettings::topk.
   ForwardMasks(int slots, const CodecShape& shape, double part);
 
   double part() const { return part_; }
   std::size_t memory_bytes() const;
 
-  /// Room for the positions of an activations' crossing. Positions of earlier steps are dropped.
-  /// InternalError when all slots are taken.
+  /// Returns room for the positions of a crossing of activations. Drops positions of earlier steps.
+  /// Throws InternalError if all slots are taken.
   codec::Positions hold(const Crossing& activations, bool of_all);
-  /// Positions of a gradients' crossing; none: its activations were not sent by positions.
+  /// Returns the positions for a crossing of gradients, or nothing if its activations were not sent
+  /// by positions.
   std::optional<Mask> find(const Crossing& gradients) const;
-  /// The crossing's kernels are queued; the next hold() may use the room.
+  /// Releases the room when the crossing's kernels are queued; the next hold() may use it.
   void release(const Crossing& gradients);
 
  private:

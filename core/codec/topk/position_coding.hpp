@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ascending positions below n as bits, in the shortest of these ways. Bits fill 32-bit words from
-// the lowest one. Codings are chosen, written and read by one team.
+// Ascending positions below n as bits, in the shortest of these formats. Bits fill 32-bit words
+// from the lowest one. Codings are chosen, written and read by one team.
 //
 //   forward  nothing: those of the activations, which both ends know
 //   all      nothing: every position
-//   bitmap   n bits, those of the positions are 1
+//   bitmap   n bits; those of the positions are 1
 //   gaps     the gap before a position (the number of those left out since the last one) is
 //            remainder + quotient * 2^b (Golomb-Rice): the remainders, b >= 1 bits each, and from
-//            the next whole word on for each position `quotient` zeros and a one
+//            the next whole word on, for each position, `quotient` zeros and a one
 //   indices  each position in the bits of n - 1
 #pragma once
 
@@ -24,7 +24,7 @@ enum class PositionFormat : std::uint8_t { all, bitmap, gaps, indices, forward }
 
 struct PositionCoding {
   PositionFormat format = PositionFormat::all;
-  std::uint8_t bits = 0;  ///< gaps: of a remainder; indices: of a position
+  std::uint8_t bits = 0;  ///< gaps: bits of a remainder; indices: bits of a position
   std::uint32_t words = 0;
 };
 
@@ -32,14 +32,14 @@ KOKKOS_INLINE_FUNCTION constexpr std::uint32_t words_of_bits(std::uint64_t bits)
   return static_cast<std::uint32_t>((bits + 31) / 32);
 }
 
-/// Bits that numbers below n take.
+/// Returns the number of bits that numbers below n need.
 KOKKOS_INLINE_FUNCTION constexpr int index_bits(std::uint32_t n) {
   int bits = 0;
   while (bits < 32 && (std::uint64_t{1} << bits) < n) ++bits;
   return bits;
 }
 
-/// A start for the search of the best remainder's bits: 2^b is about 0.7 mean gaps.
+/// Returns a start for the search of the best remainder's bits: 2^b is about 0.7 mean gaps.
 KOKKOS_INLINE_FUNCTION constexpr int likely_gap_bits(std::uint32_t count, std::uint32_t n) {
   const std::uint64_t scaled = std::uint64_t{11} * (n - count) / (std::uint64_t{16} * count);
   int bits = 1;
@@ -47,26 +47,26 @@ KOKKOS_INLINE_FUNCTION constexpr int likely_gap_bits(std::uint32_t count, std::u
   return bits;
 }
 
-/// Most words that up to `most` positions below n take.
+/// Returns the largest number of words that up to `most` positions below n need.
 inline std::uint32_t max_position_words(std::uint32_t most, std::uint32_t n) {
   if (most == 0) return 0;
   std::uint64_t words = words_of_bits(n);
   const auto shorten = [&words](std::uint64_t other) { words = other < words ? other : words; };
   shorten(words_of_bits(std::uint64_t{most} * index_bits(n)));
-  // The remainders' bits that take the fewest bits for certain; the search finds no more bits,
-  // which may be a word more. No quotients add up to more than all gaps' together.
+  // The remainders' bits with the shortest guaranteed length. The search finds no more bits, but
+  // rounding may add a word. The sum of the quotients is at most the quotient of all gaps together.
   for (int bits = 1; bits < 31; ++bits)
     shorten(words_of_bits(std::uint64_t{most} * bits) +
             words_of_bits(std::uint64_t{most} + ((n - most) >> bits)) + 1);
   return static_cast<std::uint32_t>(words);
 }
 
-/// Positions left out before the i-th one.
+/// Returns the number of positions left out before the i-th one.
 KOKKOS_FORCEINLINE_FUNCTION std::uint32_t gap_before(const std::uint32_t* position, int i) {
   return i == 0 ? position[0] : position[i] - position[i - 1] - 1;
 }
 
-/// The sum of (gap >> bits).
+/// Returns the sum of (gap >> bits).
 KOKKOS_INLINE_FUNCTION std::uint32_t sum_of_quotients(const RowMember& team,
                                                       const std::uint32_t* position, int count,
                                                       int bits) {
@@ -76,8 +76,8 @@ KOKKOS_INLINE_FUNCTION std::uint32_t sum_of_quotients(const RowMember& team,
          });
 }
 
-/// The shortest coding of `count` positions below n; of equal ones the first above. Gaps have the
-/// remainders' bits that take the fewest bits in all, of equal ones the fewest.
+/// Returns the shortest coding of `count` positions below n; of equal ones, the first above. Gaps
+/// have the remainders' bits with the fewest bits in all; of equal ones, the fewest.
 KOKKOS_INLINE_FUNCTION PositionCoding choose_positions(const RowMember& team,
                                                        const std::uint32_t* position, int count,
                                                        std::uint32_t n) {
@@ -87,7 +87,7 @@ KOKKOS_INLINE_FUNCTION PositionCoding choose_positions(const RowMember& team,
   PositionCoding indices{PositionFormat::indices, static_cast<std::uint8_t>(index_bits(n)), 0};
   indices.words = words_of_bits(std::uint64_t{many} * indices.bits);
   if (count > 0) {
-    // The length is a convex function of the remainders' bits: go down from a likely place.
+    // The length is a convex function of the remainders' bits: descend from a likely place.
     const auto bits_with = [&](int bits) {
       return std::uint64_t{many} * (static_cast<std::uint64_t>(bits) + 1) +
              sum_of_quotients(team, position, count, bits);
@@ -113,7 +113,7 @@ KOKKOS_INLINE_FUNCTION PositionCoding choose_positions(const RowMember& team,
   return indices.words < best.words ? indices : best;
 }
 
-/// The i-th of numbers of `bits` bits each, up to 31.
+/// Returns the i-th of the numbers of `bits` bits each, up to 31.
 KOKKOS_FORCEINLINE_FUNCTION std::uint32_t read_field(const std::uint32_t* words, int bits, int i) {
   const std::uint64_t at = static_cast<std::uint64_t>(i) * static_cast<std::uint64_t>(bits);
   const std::uint32_t* word = words + (at >> 5);
@@ -123,7 +123,7 @@ KOKKOS_FORCEINLINE_FUNCTION std::uint32_t read_field(const std::uint32_t* words,
   return static_cast<std::uint32_t>(both >> offset) & ((1u << bits) - 1);
 }
 
-/// field(i), each below 2^bits, one after the other; 32 of them are whole words.
+/// Writes field(i), each below 2^bits, one after the other; 32 of them are whole words.
 template <class Field>
 KOKKOS_INLINE_FUNCTION void write_fields(const RowMember& team, int count, int bits,
                                          std::uint32_t* words, const Field& field) {
@@ -145,7 +145,7 @@ KOKKOS_INLINE_FUNCTION void write_fields(const RowMember& team, int count, int b
   });
 }
 
-/// On devices threads set bits of the same word.
+/// Sets a bit. On devices, threads set bits of the same word.
 KOKKOS_FORCEINLINE_FUNCTION void set_bit(std::uint32_t* words, std::uint32_t bit) {
   if constexpr (kHostExecution)
     words[bit >> 5] |= 1u << (bit & 31);
@@ -164,7 +164,7 @@ KOKKOS_INLINE_FUNCTION void set_bits(const RowMember& team, int n, std::uint32_t
   }
 }
 
-/// On the host: the gaps' quotients, word after word, into zeros.
+/// Writes the gaps' quotients, word after word, into zeros. For the host.
 KOKKOS_INLINE_FUNCTION void write_unary(const std::uint32_t* position, int count, int bits,
                                         std::uint32_t* words) {
   std::uint32_t next = 0, at = 0, filled = 0, pending = 0;
@@ -209,8 +209,8 @@ KOKKOS_INLINE_FUNCTION void write_positions(const RowMember& team, const Positio
   }
 }
 
-/// True if choose_positions can have made a coding of `count` positions below n; looks at
-/// no words.
+/// Returns true if choose_positions can have made a coding of `count` positions below n. Does not
+/// read the words.
 KOKKOS_INLINE_FUNCTION bool is_position_coding(const PositionCoding& coding, std::uint32_t count,
                                                std::uint32_t n) {
   if (count > n) return false;
@@ -232,7 +232,8 @@ KOKKOS_INLINE_FUNCTION bool is_position_coding(const PositionCoding& coding, std
   return false;
 }
 
-/// The places of the ones in some words, in turn: use(i-th one, place). Returns the ones.
+/// Calls use(i, place) for the place of the i-th one in some words, in order. Returns the number of
+/// ones.
 template <class Use>
 KOKKOS_INLINE_FUNCTION std::uint32_t for_each_one(const RowMember& team, const std::uint32_t* words,
                                                   int count, const Use& use) {
@@ -247,8 +248,8 @@ KOKKOS_INLINE_FUNCTION std::uint32_t for_each_one(const RowMember& team, const s
       team, count, [=](int w) { return static_cast<std::uint32_t>(ones_of(words[w])); });
 }
 
-/// On the host: positions from quotients so far and the remainders; returns what the last one is
-/// below, or more than all numbers of 32 bits.
+/// Computes positions from the quotients so far and the remainders. Returns the last position + 1,
+/// which may exceed 32 bits. For the host.
 KOKKOS_INLINE_FUNCTION std::uint64_t add_remainders(const std::uint32_t* words, int bits, int count,
                                                     std::uint32_t* position) {
   const std::uint64_t mask = (std::uint64_t{1} << bits) - 1;
@@ -268,9 +269,9 @@ KOKKOS_INLINE_FUNCTION std::uint64_t add_remainders(const std::uint32_t* words, 
   return next;
 }
 
-/// Reads what write_positions wrote from words of unknown origin, for a coding that
-/// is_position_coding. Sets *wrong to 1 where they are not `count` ascending positions below n;
-/// then some of the positions are undefined.
+/// Reads what write_positions wrote, from untrusted words, for a coding that passes
+/// is_position_coding. Sets *wrong to 1 if they are not `count` ascending positions below n; some
+/// of the positions are then undefined.
 KOKKOS_INLINE_FUNCTION void read_positions(const RowMember& team, const PositionCoding& coding,
                                            const std::uint32_t* words, std::uint32_t count,
                                            std::uint32_t n, std::uint32_t* position,
@@ -296,7 +297,7 @@ KOKKOS_INLINE_FUNCTION void read_positions(const RowMember& team, const Position
     });
   } else {
     const std::uint32_t low = words_of_bits(static_cast<std::uint64_t>(count) * coding.bits);
-    // The zeros before the i-th one are the quotients so far.
+    // The number of zeros before the i-th one is the sum of the quotients so far.
     const std::uint32_t ones = for_each_one(team, words + low, static_cast<int>(coding.words - low),
                                             [=](std::uint32_t i, std::uint32_t place) {
                                               if (i < count) position[i] = place - i;

@@ -10,10 +10,10 @@
 
 namespace deltapipe::codec::selection {
 
-/// Values that one team looks at; places within a chunk are kept in 16 bits.
+/// Values that one team processes. Places within a chunk are stored in 16 bits.
 inline constexpr int kChunk = kHostExecution ? 65536 : 4096;
 
-// Bits of the key that the histograms are of.
+// Bits of the key that the histograms count.
 inline constexpr int kBins = 2048;
 KOKKOS_INLINE_FUNCTION constexpr int shift_of(int level) {
   return level == 0 ? 20 : level == 1 ? 10 : 0;
@@ -22,18 +22,20 @@ KOKKOS_INLINE_FUNCTION constexpr int bins_of(int level) {
   return level == 0 ? kBins : 1024;
 }
 
-// A team's own histogram. On the host several in turn: a count need not wait for the one before.
+// A team's own histogram. A host alternates between several: a count need not wait for the previous
+// one.
 inline constexpr int kCopies = kHostExecution ? 4 : 1;
-inline constexpr int kUncounted = kBins;  // the bin of what does not count
+inline constexpr int kUncounted = kBins;  // the bin of values that do not count
 inline constexpr int kBinStride = kBins + 16;
 inline constexpr std::size_t kHistogramBytes = sizeof(std::uint32_t) * kCopies * kBinStride;
 
 KOKKOS_FORCEINLINE_FUNCTION std::uint32_t* own_histogram(const RowMember& team) {
-  const std::size_t bytes = kHistogramBytes;  // taken by reference, as no constant of the host's is
+  // get_shmem() takes a reference, and device code cannot refer to the host's constant.
+  const std::size_t bytes = kHistogramBytes;
   return static_cast<std::uint32_t*>(team.team_scratch(0).get_shmem(bytes));
 }
 
-/// own[b] := the number of i in [0, n) with bin(i) b.
+/// Sets own[b] to the number of i in [0, n) with bin(i) == b.
 template <class Bin>
 KOKKOS_FORCEINLINE_FUNCTION void count_own(const RowMember& team, int n, int bins, const Bin& bin,
                                            std::uint32_t* own) {
@@ -80,11 +82,11 @@ struct Selection {
   int max_chunks;
   std::uint32_t* histogram_GB;
   GroupState* state_G;
-  float* chosen_values;  ///< null: not wanted
+  float* chosen_values;  ///< null: not required
   std::uint16_t* candidates;
-  std::uint32_t* keys;  ///< of the candidates: the values' bits; the sign is not part of a key
+  std::uint32_t* keys;  ///< bits of the candidates' values; the sign is not part of a key
   std::uint16_t* undecided;
-  ChunkCounts* counts_GC;  ///< of each chunk
+  ChunkCounts* counts_GC;  ///< counts of each chunk
   std::uint32_t* nonfinite_G;
   std::uint32_t* largest_G;
 
@@ -100,7 +102,7 @@ KOKKOS_FORCEINLINE_FUNCTION std::uint32_t without_sign(std::uint32_t bits) {
   return bits & 0x7fffffffu;
 }
 
-/// A team's part of a group; of no values behind the group's end.
+/// A team's part of a group; has no values after the group's end.
 struct Chunk {
   int group;
   GroupState* state;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The candidates of a selection: values not below a bound that a part of the values suggests, and
-// the histogram of their keys' upper bits.
+// The candidates of a selection: values not below a bound that some of the values suggest, and the
+// histogram of the upper bits of their keys.
 #pragma once
 
 #include <cmath>
@@ -11,12 +11,12 @@
 
 namespace deltapipe::codec::selection {
 
-// A look at a part of the values tells which of them need no second one.
-inline constexpr int kRun = 256;                  // values side by side that are looked at
-inline constexpr int kSkip = 32;                  // runs; one of them is
-inline constexpr std::uint32_t kSampled = 16384;  // smaller groups are looked at as a whole
+// A sample of the values shows which of them need not be read again.
+inline constexpr int kRun = 256;                  // consecutive values in the sample
+inline constexpr int kSkip = 32;                  // one of this many runs is in the sample
+inline constexpr std::uint32_t kSampled = 16384;  // smaller groups are sampled as a whole
 
-/// Histogram of the upper bits of keys, of some or all.
+/// Counts the upper bits of keys, of some or all values.
 struct Sample {
   Selection s;
 
@@ -28,7 +28,7 @@ struct Sample {
     const int rest = chunk.width % period;
     const int count = chunk.width / period * kRun + (rest < kRun ? rest : kRun);
     const float* x = chunk.x;
-    if constexpr (kHostExecution) {  // runs are too short and far apart for a processor to foresee
+    if constexpr (kHostExecution) {  // processors do not predict short runs that are far apart
 #if defined(__GNUC__)
       for (int run = 0; run < chunk.width; run += period)
         for (int i = run; i < run + kRun && i < chunk.width; i += 16) __builtin_prefetch(x + i);
@@ -41,8 +41,8 @@ struct Sample {
   }
 };
 
-/// The least key of candidates: of all that are among the k largest, most likely, and not many
-/// more.
+/// Finds the least key of candidates, so that very likely all of the k largest are candidates, and
+/// not many more.
 struct FindLeast {
   Selection s;
 
@@ -61,15 +61,16 @@ struct FindLeast {
     row_scan<std::uint32_t>(team, kBins, from_top, [=](int i, std::uint32_t above) {
       const bool is_last = i + 1 == kBins;
       if (above >= wanted || (above + from_top(i) < wanted && !is_last)) return;
-      // Zeros are no candidates.
+      // Zeros are not candidates.
       *least = is_last ? 1 : static_cast<std::uint32_t>(kBins - 1 - i) << shift_of(0);
     });
     row_for_synced(team, kBins, [=](int b) { histogram[b] = 0; });
   }
 };
 
-/// The next bits of the k-th largest key, from the histogram of the keys that have those known so
-/// far; empties the histogram. The first bits may show that candidates are missing: then again.
+/// Finds the next bits of the k-th largest key from the histogram of the keys with the bits known
+/// so far, and empties the histogram. If the first bits show that candidates are missing, they are
+/// collected and counted again.
 struct FindBin {
   Selection s;
   int level;
@@ -86,7 +87,7 @@ struct FindBin {
     const std::uint32_t known = level == 0 ? 0 : state->threshold << 10;
     const auto from_top = [=](int i) { return histogram[bins - 1 - i]; };
     row_scan<std::uint32_t>(team, bins, from_top, [=](int i, std::uint32_t above) {
-      // Zeros are no candidates: where they are wanted the threshold is 0.
+      // Zeros are not candidates: if they are needed, the threshold is 0.
       if (above >= wanted || (wanted - above > from_top(i) && i + 1 < bins)) return;
       state->threshold = known | static_cast<std::uint32_t>(bins - 1 - i);
       state->wanted = wanted - above;
@@ -94,7 +95,7 @@ struct FindBin {
     row_for_synced(team, bins, [=](int b) { histogram[b] = 0; });
   }
 
-  /// True if the group needs other candidates.
+  /// Returns true if the group needs other candidates.
   KOKKOS_INLINE_FUNCTION bool is_short(const RowMember& team, int g) const {
     std::uint32_t* histogram = s.histogram(g);
     const auto found = row_sum<std::uint32_t>(team, kBins, [=](int b) { return histogram[b]; });
@@ -110,13 +111,13 @@ struct FindBin {
   }
 };
 
-// Values to fetch ahead: processors do not look into the next page by themselves.
+// Values to fetch ahead: processors do not read into the next page by themselves.
 [[maybe_unused]] inline constexpr int kAhead = 1024;
 
-/// The candidates' places, and the histogram of their keys' upper bits.
+/// Lists the candidates' places and counts the upper bits of their keys.
 struct Collect {
   Selection s;
-  bool again = false;  ///< only for groups whose candidates were too few
+  bool again = false;  ///< only for groups with too few candidates
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const Chunk chunk = Chunk::of(s, team.league_rank());
@@ -147,7 +148,7 @@ struct Collect {
     add_own(team, kBins, own, s.histogram(chunk.group));
   }
 
-  /// Returns how many there are. What is not finite is among them.
+  /// Returns the number of candidates. Values that are not finite are among them.
   KOKKOS_INLINE_FUNCTION static std::uint32_t list_places(const RowMember& team, const Chunk& chunk,
                                                           std::uint32_t least) {
     const float* x = chunk.x;

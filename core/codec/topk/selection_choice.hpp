@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The choice among a selection's candidates, by the bits of the k-th largest key below its upper
-// ones.
+// The choice among a selection's candidates, by the lower bits of the k-th largest key.
 #pragma once
 
 #include "core/codec/topk/bit_counting.hpp"
@@ -9,8 +8,8 @@
 
 namespace deltapipe::codec::selection {
 
-/// Candidates whose keys' upper bits are larger than the threshold's are chosen; those where they
-/// are the same are undecided. Histogram of the next bits of these.
+/// Divides the candidates. Those whose keys' upper bits are larger than the threshold's are chosen,
+/// those with the same upper bits are undecided. Counts the next bits of the latter.
 struct Divide {
   Selection s;
 
@@ -69,7 +68,7 @@ struct Divide {
   }
 };
 
-/// Histogram of the last bits of those undecided whose other bits are the threshold's.
+/// Counts the last bits of the undecided candidates whose other bits are the threshold's.
 struct CountLastBits {
   Selection s;
 
@@ -111,7 +110,7 @@ struct CountLarger {
   }
 };
 
-/// Computes the number of ties that each chunk sends, and where its chosen positions begin.
+/// Computes the number of ties that each chunk sends and the place of its first chosen position.
 struct PlaceChunks {
   Selection s;
 
@@ -143,7 +142,7 @@ struct PlaceChunks {
   }
 };
 
-/// The chosen positions and, where they are wanted, their values.
+/// Writes the chosen positions and, if required, their values.
 struct WriteChosen {
   Selection s;
 
@@ -159,7 +158,7 @@ struct WriteChosen {
     const std::size_t place = chunk.group * s.chosen.stride + chunk.counts->place;
     std::uint32_t* chosen = s.chosen.position + place;
     float* values = s.chosen_values == nullptr ? nullptr : s.chosen_values + place;
-    // Keys of what is not finite are those of other numbers.
+    // Keys of values that are not finite are those of other numbers.
     const float* x = chunk.counts->nonfinite > 0 ? chunk.x : nullptr;
     if constexpr (kHostExecution) {
       const int taken = gather(chunk, found, threshold, ties);
@@ -170,7 +169,7 @@ struct WriteChosen {
       else
         row_for(team, taken, [=](int i) { values[i] = x[candidates[i]]; });
     } else {
-      // Larger ones before in the lower half, equal ones in the upper half.
+      // The lower half counts the larger ones before, the upper half the equal ones.
       const auto larger_and_equal = [=](int i) {
         const std::uint32_t key = without_sign(keys[i]);
         if (key > threshold) return std::uint64_t{1};

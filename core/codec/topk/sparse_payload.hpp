@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The payload of samples that are sent as chosen values: a header for each sample, if any
-// sample is sent this way; the blocks of samples that are sent whole, at a first visit; then the
-// blocks of the others, each its positions and its values.
+// The payload of samples that are sent as chosen values: a header for each sample, if any sample is
+// sent this way; the blocks of samples that are sent whole, at a first visit; then the blocks of
+// the others, each with its positions and its values.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,13 @@
 
 namespace deltapipe::codec {
 
-/// Header of a sample; zeros if its rows travel in another way.
+/// Header of a sample; zeros if its rows are sent in another way.
 struct SampleHeader {
-  std::uint32_t count;  ///< of positions
-  std::uint32_t words;  ///< that the positions take
+  std::uint32_t count;  ///< number of positions
+  std::uint32_t words;  ///< words of the positions
   PositionFormat format;
-  std::uint8_t bits;      ///< as PositionCoding has them
-  std::int16_t exponent;  ///< fp16 values: of their power of two; else 0
+  std::uint8_t bits;      ///< as in PositionCoding
+  std::int16_t exponent;  ///< exponent of fp16 values' power of two; else 0
 
   KOKKOS_INLINE_FUNCTION PositionCoding coding() const { return {format, bits, words}; }
 };
@@ -36,11 +36,11 @@ struct SparseArguments {
   ValueCoding values;
   double part;
   Positions chosen;
-  bool is_held;            ///< the chosen ones are kept for gradients
-  Positions forward;       ///< of the micro-batch's activations; position null: none
+  bool is_held;            ///< the chosen positions are kept for gradients
+  Positions forward;       ///< positions of the micro-batch's activations; position null: none
   std::uint64_t* block_B;  ///< offset of each sample's block in the payload
 
-  /// True if sample b's values are those at its activations' positions.
+  /// Returns true if sample b's values are those at its activations' positions.
   KOKKOS_INLINE_FUNCTION bool follows(int b) const {
     return forward.position != nullptr && forward.count_G[b] != ForwardMasks::kNoMask;
   }
@@ -50,9 +50,9 @@ struct SparseArguments {
   KOKKOS_INLINE_FUNCTION std::uint32_t count_of(int b) const {
     return follows(b) ? forward.count_G[b] : chosen.count_G[b];
   }
-  /// Place of a sample's values among those of all positions.
+  /// Returns the place of a sample's values among those of all positions.
   KOKKOS_INLINE_FUNCTION std::size_t sent_of(int b) const { return b * chosen.stride; }
-  /// Entry of chosen.count_G for a sample with this number of positions.
+  /// Returns the entry of chosen.count_G for a sample with this number of positions.
   KOKKOS_INLINE_FUNCTION std::uint32_t held_count(int b, std::uint32_t count) const {
     return is_held && !is_sparse(b) ? ForwardMasks::kNoMask : count;
   }
@@ -62,7 +62,7 @@ struct SparseArguments {
   KOKKOS_INLINE_FUNCTION bool uses_memory(int b) const {
     return formats.format[a.samples[b].format].uses_memory;
   }
-  /// Values of sample b among which to choose.
+  /// Returns the number of sample b's values from which to choose.
   KOKKOS_INLINE_FUNCTION std::uint32_t size_of(int b) const {
     if (!is_sparse(b)) return 0;
     return static_cast<std::uint32_t>(a.samples[b].tokens) * static_cast<std::uint32_t>(a.channels);
@@ -82,12 +82,12 @@ struct SparseArguments {
   }
 };
 
-/// Headers: how positions travel, and the exponent of fp16 values.
+/// Writes the headers: the coding of positions, and the exponent of fp16 values.
 struct WriteHeaders {
   SparseArguments s;
   const float* y;
   const std::uint32_t* nonfinite_B;  ///< null: counted elsewhere
-  const std::uint32_t* largest_B;    ///< magnitudes of the values; null: not known
+  const std::uint32_t* largest_B;    ///< largest magnitudes of the values; null: unknown
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
     const int b = team.league_rank();
@@ -128,7 +128,8 @@ struct WriteHeaders {
   }
 };
 
-/// Blocks of sparse samples one after another from `first` on; *end := the last one's.
+/// Places the blocks of sparse samples one after another from `first` on. Sets *end to the end of
+/// the last one.
 struct PlaceBlocks {
   SparseArguments s;
   std::uint64_t first;
@@ -161,14 +162,14 @@ struct WritePositions {
   }
 };
 
-/// One team's row of a sample's chosen values.
+/// A team's row of a sample's chosen values.
 struct ChosenRow {
   int b;
   std::uint32_t r;
   SampleHeader header;
   int width;  ///< 0: no such row
   const std::uint32_t* position;
-  std::size_t place;  ///< of its values among those of all positions
+  std::size_t place;  ///< place of its values among those of all positions
   std::uint8_t* block;
 
   KOKKOS_INLINE_FUNCTION static ChosenRow of(const SparseArguments& s, int index, int rows) {
@@ -189,8 +190,8 @@ struct ChosenRow {
 
 struct WriteValues {
   SparseArguments s;
-  int rows;                    ///< of values a sample, at most
-  const float* chosen_values;  ///< as the positions lie; null: to be taken from y
+  int rows;                    ///< largest number of rows of values per sample
+  const float* chosen_values;  ///< in the order of the positions; null: read from y
   const float* y;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
@@ -210,7 +211,7 @@ struct WriteValues {
   }
 };
 
-/// sent := what was sent of the chosen positions, as they lie.
+/// Sets `sent` to the values sent at the chosen positions, in the order of the positions.
 struct ReadValues {
   SparseArguments s;
   int rows;
@@ -225,7 +226,7 @@ struct ReadValues {
   }
 };
 
-/// Counts for samples without a selection.
+/// Counts values that are not finite in samples without a selection.
 struct CountNonfinite {
   SparseArguments s;
 
@@ -241,8 +242,8 @@ struct CountNonfinite {
   }
 };
 
-/// Positions from an untrusted payload with at least `first` bytes. *wrong
-/// := 1 if this codec cannot have written it; else *end := its length.
+/// Reads positions from an untrusted payload of at least `first` bytes. Sets *wrong to 1 if this
+/// codec cannot have written it, and *end to its length.
 struct ReadPositions {
   SparseArguments s;
   std::uint64_t first;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Rows of samples that are sent as chosen values: their records, and the values that the
-// receiver sees.
+// Rows of samples that are sent as chosen values: their records, and the values that the receiver
+// sees.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace deltapipe::codec {
 
-/// y := x + factor * (what the records hold), for the rows of samples that are sent sparse.
+/// Sets y to x + factor * (the records' values) in the rows of samples that are sent sparse.
 template <class M>
 struct AddRecords {
   SparseArguments s;
@@ -37,7 +37,7 @@ struct AddRecords {
   }
 };
 
-/// How many of some ascending positions are below another one.
+/// Returns the number of ascending positions that are below another one.
 KOKKOS_INLINE_FUNCTION std::uint32_t places_below(const std::uint32_t* positions,
                                                   std::uint32_t count, std::uint32_t position) {
   std::uint32_t first = 0;
@@ -50,7 +50,7 @@ KOKKOS_INLINE_FUNCTION std::uint32_t places_below(const std::uint32_t* positions
   return first;
 }
 
-/// At the chosen positions y := y - (what was sent).
+/// Subtracts the values that were sent from y, at the chosen positions.
 struct SubtractValues {
   SparseArguments s;
   int rows;
@@ -69,7 +69,7 @@ struct SubtractValues {
   }
 };
 
-/// Rows of records: what rows of padding and first visits have there, or else store(team, ...).
+/// Stores rows of records: valid rows with `store`, padding of first visits as zeros.
 template <class M, class Store>
 KOKKOS_FORCEINLINE_FUNCTION void store_row(const RowMember& team, const SparseArguments& s,
                                            const Store& store) {
@@ -88,13 +88,13 @@ KOKKOS_FORCEINLINE_FUNCTION void store_row(const RowMember& team, const SparseAr
   M::store(team, record, work, buffers.codes);
 }
 
-/// y := what the receiver sees: memories or zeros and, up to the largest numbers, what was sent.
-/// Padding becomes zeros, and so do the rows of samples that are not there. The sender also adds
-/// the sums of x - y, and memories become y.
+/// Sets y to what the receiver sees: memories or zeros and, up to the largest numbers, what was
+/// sent. Padding and the rows of absent samples become zeros. The sender also adds the sums of
+/// x - y, and memories become y.
 template <class M>
 struct SeeRows {
   SparseArguments s;
-  const float* sent;  ///< as the positions lie
+  const float* sent;  ///< in the order of the positions
   const float* x;     ///< null at the receiver
   float* y;
 
@@ -127,7 +127,7 @@ struct SeeRows {
       });
   }
 
-  /// Positions of a row are side by side.
+  /// Adds the values sent in a row. Positions of a row are contiguous.
   KOKKOS_INLINE_FUNCTION void add_sent(const RowMember& team, int b, std::uint32_t first,
                                        float* row) const {
     const std::uint32_t* position = s.positions_of(b);
@@ -149,7 +149,7 @@ struct SeeRows {
   }
 };
 
-/// Errors := y, the rest of x + e.
+/// Sets errors to y, the rest of x + e.
 template <class M>
 struct StoreErrors {
   SparseArguments s;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Both ends of a boundary agree on what codecs are, on what they remember and on arithmetic, or
-// find out that they do not.
+// Both ends of a boundary agree on codecs, memories and arithmetic, or detect that they do not.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <map>
@@ -20,7 +19,7 @@ using namespace deltapipe::test;
 
 namespace {
 
-/// Every combination of the settings that ends must have in common which makes a codec.
+/// Calls use() with every combination of the settings that ends must share and that makes a codec.
 template <class Use>
 void for_all_settings(const Use& use) {
   CodecSettings s;
@@ -85,8 +84,7 @@ TEST_CASE("codecs that differ have different ids", "[codec]") {
   CHECK(codecs > 1000);
 }
 
-TEST_CASE("ends that remember other visits, or are at another epoch, have other hashes",
-          "[codec]") {
+TEST_CASE("ends with other visits or at another epoch have other hashes", "[codec]") {
   CodecSettings settings;
   settings.kind = GENERATE(CodecKind::aqsgd, CodecKind::aqsgd_topk);
   settings.warmup_epochs = GENERATE(0, 2);
@@ -105,7 +103,7 @@ TEST_CASE("ends that remember other visits, or are at another epoch, have other 
     crossing.epoch = 1.5;
     CHECK(codec->state_hash(crossing) != here);
   }
-  // Receivers of what only the sender adds errors to know no visits.
+  // If only the sender adds errors, the receiver knows no visits.
   settings = {};
   settings.kind = CodecKind::directq;
   settings.error_feedback = true;
@@ -116,8 +114,8 @@ TEST_CASE("ends that remember other visits, or are at another epoch, have other 
 }
 
 #if defined(__SSE__)
-TEST_CASE("codecs compute the same whatever the thread's floating-point mode", "[codec]") {
-  // FTZ and DAZ, rounding down, up and to zero, and all of it.
+TEST_CASE("codecs compute the same in every floating-point mode of the thread", "[codec]") {
+  // FTZ and DAZ; rounding down, up and to zero; and all of these.
   const FloatingPointMode other = GENERATE(0x8040, 0x2000, 0x4000, 0x6000, 0xe040);
   const bool at_sender = GENERATE(true, false);
   const int threads = GENERATE(1, 3);

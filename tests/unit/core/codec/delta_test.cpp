@@ -52,8 +52,8 @@ TEST_CASE("both ends keep the same bits for every codec") {
   }
 }
 
-// Whatever was in the buffer before, and in records that a first visit does not read.
-TEST_CASE("equal values are equal payloads to the last byte") {
+// Former contents of the buffer, and of records that a first visit does not read, do not matter.
+TEST_CASE("equal values have equal payloads to the last byte") {
   std::vector<EndsCase> cases = ends_cases();
   for (const auto kind : {CodecKind::none, CodecKind::fp16, CodecKind::bf16}) {
     cases.push_back({{}, MemoryStorage::fp32});
@@ -66,7 +66,7 @@ TEST_CASE("equal values are equal payloads to the last byte") {
 }
 
 #ifdef DELTAPIPE_CODEC_PLAIN  // not under sanitizers
-TEST_CASE("both ends keep the same bits when other flags compiled one of them") {
+TEST_CASE("both ends keep the same bits if one is compiled with other flags") {
   const auto directory = std::filesystem::temp_directory_path() /
                          ("deltapipe-codec-" + std::to_string(std::random_device()()));
   std::filesystem::create_directory(directory);
@@ -109,7 +109,7 @@ TEST_CASE("both ends keep the same bits when other flags compiled one of them") 
 }
 #endif
 
-TEST_CASE("the next stage sees m + Q(a - m) as it was sent; its rounding is what is stored") {
+TEST_CASE("the next stage sees m + Q(a - m) as it was sent; the memory stores it rounded") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16);
   const auto levels = GENERATE(Levels::symmetric, Levels::asymmetric);
   const int bits = GENERATE(2, 3, 4, 8);
@@ -167,7 +167,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("first visits in each format are as near as it allows") {
+TEST_CASE("first visits are as exact as their format allows") {
   const auto [first, bound, bytes] =
       GENERATE(std::make_tuple(FirstVisit::fp32, 0.0, 4 * 128),
                std::make_tuple(FirstVisit::quantize8, 1.005 / 254, 128 + 2));
@@ -181,7 +181,7 @@ TEST_CASE("first visits in each format are as near as it allows") {
   for (int i = 0; i < 256; ++i) REQUIRE(std::abs(second[i] - a[i]) <= bound / 6 * 1.01);
 }
 
-TEST_CASE("an unchanging activation is reached at the rate of the bits") {
+TEST_CASE("an unchanging activation is learnt at the rate of the bits") {
   const int bits = GENERATE(2, 3, 4);
   CodecPair ends(delta(bits, FirstVisit::quantize8), {1, 1, 64}, MemoryStorage::fp32);
   std::vector<float> a(64);
@@ -191,12 +191,12 @@ TEST_CASE("an unchanging activation is reached at the rate of the bits") {
     const std::vector<float> seen = ends.cross(a);
     double largest = 0;
     for (int i = 0; i < 64; ++i) largest = std::max(largest, std::abs(double{seen[i]} - a[i]));
-    CHECK(largest <= error + 0x1p-23);  // fp32 sets an end
+    CHECK(largest <= error + 0x1p-23);  // fp32 sets a limit
     error *= 0.51 / ((1 << (bits - 1)) - 1);
   }
 }
 
-TEST_CASE("memories stay finite whatever comes") {
+TEST_CASE("memories stay finite for all values") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                                 MemoryStorage::bits8, MemoryStorage::bits4);
   const auto first = GENERATE(FirstVisit::fp32, FirstVisit::quantize8);
@@ -234,14 +234,14 @@ TEST_CASE("zeros have the same sign at both ends") {
   CHECK(std::memcmp(seen.data(), kept.data(), 4 * kept.size()) == 0);
 }
 
-TEST_CASE("tiles beside others with numbers of any size have the errors of their own steps") {
+TEST_CASE("tiles have the errors of their own steps, whatever numbers others have") {
   const float odd = GENERATE(0.0f, 1e35f, 1e38f, 3e38f, std::numeric_limits<float>::infinity(),
                              std::numeric_limits<float>::quiet_NaN());
   const int tile = GENERATE(64, 7);
   CodecSettings settings = delta(3);
   settings.scale = ScaleKind::tile;
   settings.tile = tile;
-  const int channels = 1100;  // more tiles than steps are found of together
+  const int channels = 1100;  // more tiles than StepsTogether holds
   CodecLink link(settings, {1, 1, channels}, MemoryStorage::fp32);
   std::mt19937 random(17);
   std::normal_distribution<float> normal;
@@ -266,7 +266,7 @@ TEST_CASE("tiles beside others with numbers of any size have the errors of their
   }
 }
 
-TEST_CASE("a warm-up hands on fp32 and leaves it in the memories") {
+TEST_CASE("a warm-up passes on fp32 and stores it in the memories") {
   const auto storage = GENERATE(MemoryStorage::fp16, MemoryStorage::bits4);
   CodecSettings settings = delta(3, FirstVisit::quantize8);
   settings.warmup_epochs = 2;
@@ -278,7 +278,7 @@ TEST_CASE("a warm-up hands on fp32 and leaves it in the memories") {
     CHECK(ends.sender->payload_bytes(ends.visit) == 4 * 128);
     REQUIRE(ends.cross(a) == a);
   }
-  // The change is now the storage's rounding alone.
+  // The change is now only the storage's rounding.
   ends.visit.epoch = 2.5;
   CHECK(ends.sender->payload_bytes(ends.visit) == 2 * (24 + 2));
   const double stored = storage == MemoryStorage::fp16 ? 0x1p-12 : 1.0 / 14;
@@ -286,7 +286,7 @@ TEST_CASE("a warm-up hands on fp32 and leaves it in the memories") {
   for (int i = 0; i < 128; ++i) REQUIRE(std::abs(seen[i] - a[i]) <= 1.005 * stored / 6);
 }
 
-TEST_CASE("a warm-up takes no work space of its codec's") {
+TEST_CASE("a warm-up adds no work space of its codec") {
   const CodecShape shape{2, 9, 80};
   const auto bytes = [&](const CodecSettings& settings) {
     return make_codec(settings, shape, MemoryStorage::fp16)->memory_bytes();
@@ -324,7 +324,7 @@ TEST_CASE("a payload of the wrong length is an error with boundary and step") {
   CHECK_NOTHROW(receiver.receive(visit, bytes.data(), right));
 }
 
-TEST_CASE("a sender's error sums are those of what the receiver sees") {
+TEST_CASE("a sender's error sums are those of the values that the receiver sees") {
   const auto storage = GENERATE(MemoryStorage::fp16, MemoryStorage::bits4);
   CodecPair ends(delta(3), {1, 4, 50}, storage);
   ends.sender->measure_errors(true);

@@ -24,7 +24,7 @@ Crossing visit_of(std::vector<int> tokens) {
   return visit;
 }
 
-/// Nearest half by search over all finite ones; ties to the even mantissa.
+/// Finds the nearest half by a search over all finite ones; ties to the even mantissa.
 double nearest_half(double x) {
   double best = 0;
   double distance = INFINITY;
@@ -90,7 +90,7 @@ TEST_CASE("float to bfloat rounds to nearest even") {
   CHECK(std::isnan(float_of_bfloat(bfloat_of(low_payload_nan))));
 }
 
-TEST_CASE("dense codecs carry valid rows and nothing of the padding") {
+TEST_CASE("dense codecs send valid rows and no padding") {
   const CodecKind kind = GENERATE(CodecKind::none, CodecKind::fp16, CodecKind::bf16);
   const CodecShape shape{3, 5, 13};
   const std::size_t row_bytes = kind == CodecKind::none   ? 4 * 13
@@ -145,7 +145,7 @@ TEST_CASE("dense codecs carry valid rows and nothing of the padding") {
   CHECK_THROWS_AS(codec->decode(exec, visit, payload, bytes - 1, {}, received), UserError);
 }
 
-TEST_CASE("the fp16 codec is exact for all that fp16 holds and nowhere out of range") {
+TEST_CASE("the fp16 codec is exact for all values of fp16 and never out of range") {
   CodecSettings settings;
   settings.kind = CodecKind::fp16;
   const int channels = 24, rows = 12;
@@ -153,7 +153,7 @@ TEST_CASE("the fp16 codec is exact for all that fp16 holds and nowhere out of ra
   Activations sent("test::sent", rows, channels), received("test::received", rows, channels);
   auto host = Kokkos::create_mirror_view(sent);
   // Rows 0 to 3: halves of all magnitudes side by side, with the largest and the smallest ones.
-  // Others: one magnitude from 2^-140 to 2^127 a row; the last one holds only infinities.
+  // Others: one magnitude per row, from 2^-140 to 2^127; the last row holds only infinities.
   std::mt19937 random(3);
   std::uniform_int_distribution<int> half_bits(0, 0x7bff);
   std::uniform_real_distribution<float> mantissa(1, 2);
@@ -186,7 +186,7 @@ TEST_CASE("the fp16 codec is exact for all that fp16 holds and nowhere out of ra
       INFO(t << ", " << c << ": " << x);
       if (t < 4 || t == 11)
         REQUIRE(seen(t, c) == host(t, c));
-      else  // fp32's subnormal numbers have the precision that they have
+      else  // fp32's subnormal numbers have fewer bits
         REQUIRE(std::abs(seen(t, c) - x) <= std::max(std::abs(x) * 0x1p-11, 0x1p-149));
     }
 }
@@ -206,7 +206,7 @@ TEST_CASE("warm-up sends fp32 until its epochs are over") {
   CHECK(codec->id() != make_codec(settings, {2, 3, 8}, MemoryStorage::fp16)->id());
 }
 
-TEST_CASE("codec settings out of range are the user's mistakes") {
+TEST_CASE("codec settings out of range are user errors") {
   const CodecShape shape{1, 1, 1};
   CodecSettings settings;
   settings.bits = GENERATE(0, 9);

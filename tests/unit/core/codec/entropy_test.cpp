@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Entropy coding: what is coded comes back, takes the bits that it carries, and is refused where it
-// is damaged.
+// Entropy coding: codes are restored, need about the bits of their entropy, and are refused if they
+// are damaged.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -31,7 +31,7 @@ struct Streams {
         streams(extents, code_bits),
         payload("deltapipe::Test::payload", kBegin + streams.max_bytes(all_rows())) {}
 
-  /// As many rows as there are, in each of the formats.
+  /// Returns the number of all rows, for each of the formats.
   CodeStreams::PerFormat all_rows() const {
     CodeStreams::PerFormat rows{};
     rows.fill(shape.max_samples * shape.tokens);
@@ -70,7 +70,7 @@ struct Streams {
     return {host.data() + kBegin, host.data() + end};
   }
   CodeStreams::Decoded decode(const Samples& samples, const Bytes& bytes) {
-    // Exactly as long as the payload: a sanitizer sees every byte behind it.
+    // Exactly as long as the payload: a sanitizer detects an access to any byte after it.
     DeviceBytes exact("deltapipe::Test::exact", kBegin + bytes.size());
     const auto host = Kokkos::create_mirror_view(exact);
     std::copy(bytes.begin(), bytes.end(), host.data() + kBegin);
@@ -94,7 +94,7 @@ std::size_t packed_and_word(int bits, int channels, int rows) {
   return 4 + (codec::packed_bytes(bits, channels) * rows + 3) / 4 * 4;
 }
 
-/// Codes of values that are rounded to whole numbers, around the middle of the codes.
+/// Returns the code of a value that is rounded to a whole number, around the middle of the codes.
 std::uint8_t code_of_value(double value, int bits) {
   const int middle = bits == 1 ? 0 : (1 << (bits - 1)) - 1;
   const int top = (1 << bits) - 1;
@@ -109,7 +109,8 @@ double laplace(std::mt19937& random) {
 
 }  // namespace
 
-TEST_CASE("frequencies are shares of 4096, at least one for what occurs", "[codec][entropy]") {
+TEST_CASE("frequencies are shares of 4096, at least one for symbols that occur",
+          "[codec][entropy]") {
   std::vector<std::vector<std::uint64_t>> all(8, std::vector<std::uint64_t>(256, 0));
   all[0][17] = 5;
   all[1][0] = 1000000000000;
@@ -136,7 +137,7 @@ TEST_CASE("frequencies are shares of 4096, at least one for what occurs", "[code
     }
     CHECK(sum == 4096);
     CHECK(excess >= -1e-12);
-    // Bits per code above the entropy: rare codes take 1 / 4096 each away from the others.
+    // Bits per code above the entropy: each rare code takes 1 / 4096 from the others.
     CHECK(excess <= 0.01 - std::log2(1 - occurring / 4096));
     std::uint8_t bytes[codec::kTableBytes];
     std::uint32_t start[257];
@@ -150,7 +151,7 @@ TEST_CASE("frequencies are shares of 4096, at least one for what occurs", "[code
   }
 }
 
-TEST_CASE("codes come back whatever they are, in at most packed codes and a word a format",
+TEST_CASE("all codes are restored, in at most packed codes and a word per format",
           "[codec][entropy]") {
   struct Case {
     CodecShape shape;
@@ -198,7 +199,7 @@ TEST_CASE("codes come back whatever they are, in at most packed codes and a word
   CHECK(receiver.encode(test.samples) == bytes);
 }
 
-TEST_CASE("codes take their entropy, 3 % and the head", "[codec][entropy]") {
+TEST_CASE("codes need at most their entropy, 3 % more and the head", "[codec][entropy]") {
   const std::string data = GENERATE("gauss", "laplace", "sparse");
   const double size = GENERATE(0.4, 0.7, 1.0, 2.0, 10.0);  // standard deviation in steps
   const int channels = GENERATE(256, 768, 1000);
@@ -225,14 +226,14 @@ TEST_CASE("codes take their entropy, 3 % and the head", "[codec][entropy]") {
   const double entropy = entropy_bits(codes) / 8;
   CAPTURE(data, size, channels, entropy, bytes.size(), part.table_bytes);
   const double head = 4 + static_cast<double>(part.table_bytes) + 3;
-  // State and length of each stream are six bytes, a head that counts where little is sent.
+  // State and length of each stream are six bytes, which matter if little is sent.
   const double streams = std::ceil(125.0 / rows_per_stream);
   const double heads = data == "sparse" ? 6 * streams : 0;
   CHECK(static_cast<double>(bytes.size()) <= 1.03 * entropy + head + heads);
   CHECK(static_cast<double>(bytes.size()) >= entropy);
 }
 
-TEST_CASE("damaged streams are found or are codes, and never anything else", "[codec][entropy]") {
+TEST_CASE("damaged streams are detected or decode to valid codes", "[codec][entropy]") {
   const CodecShape shape{3, 40, 48};
   const CodeStreams::PerFormat bits = {8, 3, 4};
   const Samples samples = {{0, 40}, {1, 39}, {2, 40}};
@@ -240,7 +241,7 @@ TEST_CASE("damaged streams are found or are codes, and never anything else", "[c
   std::mt19937 random(9);
   std::normal_distribution<double> normal;
   sender.set_codes(samples, [&](int format) -> std::uint8_t {
-    if (format == 2) return static_cast<std::uint8_t>(random() % 16);  // travels packed
+    if (format == 2) return static_cast<std::uint8_t>(random() % 16);  // sent packed
     return code_of_value(normal(random), bits[format]);
   });
   const Bytes whole = sender.encode(samples);
@@ -262,12 +263,12 @@ TEST_CASE("damaged streams are found or are codes, and never anything else", "[c
   Bytes longer = whole;
   longer.resize(whole.size() + 4, 0);
   CHECK_FALSE(is_taken(longer));
-  // The final state says that bits differ: all changes to streams are found, but for the rare ones
-  // that end in the same state.
+  // The final state shows that bits differ: all changes to streams are detected, except for the
+  // rare ones that end in the same state.
   const std::size_t first_part = 12, second_part = first_part + (directory[0] + 3) / 4 * 4;
   int taken = 0, changed = 0;
   for (std::size_t i = 0; i < second_part + directory[1]; ++i) {
-    if (i >= first_part + directory[0] && i < second_part) continue;  // zeros between
+    if (i >= first_part + directory[0] && i < second_part) continue;  // zeros between the parts
     Bytes other = whole;
     other[i] ^= static_cast<std::uint8_t>(1u << random() % 8);
     taken += is_taken(other);
@@ -399,7 +400,7 @@ TEST_CASE("a receiver of coded values with error feedback need not count visits"
     }
 }
 
-TEST_CASE("a coded payload that is damaged changes nothing", "[codec][entropy]") {
+TEST_CASE("a damaged coded payload changes nothing", "[codec][entropy]") {
   const CodecSettings settings =
       coded(CodecKind::aqsgd, 4, ScaleKind::tile, 0.0, FirstVisit::quantize8);
   const CodecShape shape{1, 20, 60};
@@ -440,7 +441,7 @@ TEST_CASE("a coded payload that is damaged changes nothing", "[codec][entropy]")
       return;
     }
     Kokkos::fence();
-    set_bytes(ends.far, before);  // taken, as other codes
+    set_bytes(ends.far, before);  // accepted as other codes
   };
   for (std::size_t size = 0; size < bytes; size += 3) attempt(size);
   const std::size_t tail = 20 * 3 * 2;  // steps of 24, 24 and 12 channels
@@ -501,8 +502,7 @@ TEST_CASE("zero, tiny, huge, constant and non-finite values cross coded as they 
   CHECK(seen[5] == 0);
 }
 
-TEST_CASE("settings of entropy coding and steps that make no sense are refused",
-          "[codec][entropy]") {
+TEST_CASE("contradictory settings of entropy coding and steps are refused", "[codec][entropy]") {
   const auto refused = [](CodecSettings settings, const char* remedy) {
     CHECK_THROWS_WITH(make_codec(settings, {1, 1, 8}, MemoryStorage::fp16),
                       Catch::Contains(remedy));

@@ -31,7 +31,7 @@ CodecSettings feedback(int bits, ScaleKind scale = ScaleKind::tile,
   return settings;
 }
 
-/// Q of the rows of one crossing, with scales as the settings say.
+/// Returns Q of the rows of one crossing, with the scales of the settings.
 std::vector<float> quantized(const CodecSettings& settings, int channels,
                              const std::vector<float>& rows) {
   std::vector<float> result(rows.size());
@@ -65,7 +65,7 @@ std::vector<float> quantized(const CodecSettings& settings, int channels,
 
 }  // namespace
 
-TEST_CASE("error feedback is its formula, to the bit", "[codec][feedback]") {
+TEST_CASE("error feedback follows its formula to the bit", "[codec][feedback]") {
   const int bits = GENERATE(2, 3, 8);
   const auto scale = GENERATE(ScaleKind::channel, ScaleKind::tile);
   const CodecSettings settings = feedback(bits, scale);
@@ -101,8 +101,8 @@ TEST_CASE("error feedback is its formula, to the bit", "[codec][feedback]") {
   }
 }
 
-// Sum over n visits of c is n x - e_n: with a constant x the receiver's mean is off by e_n / n.
-TEST_CASE("what error feedback leaves out comes later", "[codec][feedback]") {
+// The sum of c over n visits is n x - e_n: for a constant x, the receiver's mean is off by e_n / n.
+TEST_CASE("error feedback sends later what it leaves out", "[codec][feedback]") {
   const auto rounding = GENERATE(Rounding::nearest, Rounding::stochastic);
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bits8);
   const CodecShape shape{1, 1, 64};
@@ -122,8 +122,8 @@ TEST_CASE("what error feedback leaves out comes later", "[codec][feedback]") {
     for (int i = 0; i < 64; ++i) largest = std::max(largest, std::abs(sum[i] / n - x[i]));
     return largest;
   };
-  // Rounding to nearest at levels -1, 0 and 1 of the largest |x + e| <= 1 + |e| leaves |e| of half
-  // of it at most, so |e| <= 1; a random one of the whole.
+  // Rounding to nearest at levels -1, 0 and 1 times the largest |x + e| <= 1 + |e| leaves at most
+  // half of that, so that |e| <= 1. Random rounding may leave all of it.
   const double bound = rounding == Rounding::nearest ? 1 : 4;
   const double stored = storage == MemoryStorage::bits8 ? 0.02 : 0.001;
   for (const int n : {4, 16, 64, 256}) {
@@ -133,10 +133,10 @@ TEST_CASE("what error feedback leaves out comes later", "[codec][feedback]") {
   if (rounding == Rounding::nearest) CHECK(mean_error(false, 64) > 0.2);
 }
 
-TEST_CASE("errors are the sender's alone", "[codec][feedback]") {
+TEST_CASE("only the sender keeps errors", "[codec][feedback]") {
   const CodecShape shape{2, 5, 30};
   const auto codec = make_codec(feedback(4), shape, MemoryStorage::fp16);
-  CHECK(codec->record().bytes(BoundarySide::sender) == 320);  // 5 * 30 * 2, in units of 64
+  CHECK(codec->record().bytes(BoundarySide::sender) == 320);  // 5 * 30 * 2, rounded up to 64
   CHECK(codec->record().bytes(BoundarySide::receiver) == 0);
   CHECK(codec->record().shared_bytes == 0);
   CodecSettings plain = feedback(4);
@@ -170,7 +170,7 @@ TEST_CASE("a warm-up leaves no error", "[codec][feedback]") {
 }
 
 // The gradients of a short batch are larger than those of a full one by a factor that errors do not
-// have. With powers of two everything else is the same to the bit.
+// have. With powers of two, everything else is the same to the bit.
 TEST_CASE("errors of gradients do not depend on the step's scale", "[codec][feedback]") {
   const auto scales = GENERATE(ScaleKind::channel, ScaleKind::tile);
   const CodecShape shape{1, 2, 40};
@@ -206,11 +206,11 @@ TEST_CASE("errors of the smallest gradients are kept", "[codec][feedback]") {
     const std::vector<float> seen = link.cross({0}, {1}, x);
     for (int i = 0; i < 64; ++i) sum[i] += seen[i];
   }
-  // Without feedback all but the first value would come as 0.
+  // Without feedback, all but the first value would arrive as 0.
   for (int i = 0; i < 64; ++i) CHECK(std::abs(sum[i] / kVisits - x[i]) < 1e-9 * 0.04);
 }
 
-TEST_CASE("errors stay finite whatever comes", "[codec][feedback]") {
+TEST_CASE("errors stay finite for all values", "[codec][feedback]") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                                 MemoryStorage::bits8, MemoryStorage::bits4);
   const CodecShape shape{1, 1, 40};
@@ -219,7 +219,7 @@ TEST_CASE("errors stay finite whatever comes", "[codec][feedback]") {
   check_hostile_values(link, storage);
 }
 
-TEST_CASE("error sums with feedback compare what is seen with what was to be sent",
+TEST_CASE("error sums with feedback compare the values seen with the original ones",
           "[codec][feedback]") {
   const CodecShape shape{1, 4, 50};
   CodecLink link(feedback(3), shape, MemoryStorage::fp16, 1);
@@ -242,7 +242,7 @@ TEST_CASE("error sums with feedback compare what is seen with what was to be sen
   CHECK(sums.signal2 == Approx(signal2).epsilon(1e-5));
 }
 
-TEST_CASE("error feedback is for quantize", "[codec][feedback]") {
+TEST_CASE("changes and 16-bit values have no error feedback", "[codec][feedback]") {
   CodecSettings settings = feedback(4);
   for (const CodecKind kind : {CodecKind::aqsgd, CodecKind::fp16, CodecKind::bf16}) {
     settings.kind = kind;
@@ -284,13 +284,13 @@ TEST_CASE("errors of gradients far below fp16's range are kept in every storage"
     all += std::pow((sum[i] / kVisits - x[i]) / size, 2);
     square += std::pow(x[i] / size, 2);
   }
-  // A visit errs by 0.41; what comes with the next ones takes that away, as far as the storage's
-  // levels carry it.
+  // One visit has an error of 0.41. The next ones send what was left out, as far as the storage's
+  // levels hold it.
   CHECK(std::sqrt(once / square) > 0.4);
   CHECK(std::sqrt(all / square) < (storage == MemoryStorage::bits4 ? 0.04 : 0.016));
 }
 
-// |c - x| <= a |e| + (|x| + a |e|) for codecs that send no more than what they are given.
+// |c - x| <= a |e| + (|x| + a |e|) for codecs with errors that are no larger than their input.
 TEST_CASE("errors do not outgrow the values that they are added to", "[codec][feedback]") {
   const CodecShape shape{2, 4, 64};
   CodecSettings rms = feedback(2);
@@ -330,7 +330,7 @@ TEST_CASE("errors do not outgrow the values that they are added to", "[codec][fe
             REQUIRE(std::sqrt(error2 / values2) <= 2 * most + 1);
           }
         }
-        // Nothing is left to add to values of zero.
+        // The bound adds no errors to values of zero.
         for (const float value : link.cross({0, 1}, {4, 3}, std::vector<float>(2 * 4 * 64)))
           REQUIRE(value == 0);
       }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The codec of docs/adding_a_codec.md, whose kind is in no deck.
+// The codec of docs/adding_a_codec.md. No deck has its kind.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -19,7 +19,7 @@ std::unique_ptr<Codec> make_e5m2(const CodecSettings& settings, const CodecShape
 using namespace deltapipe;
 using namespace deltapipe::test;
 
-TEST_CASE("the documents' example of a codec does what they say", "[codec][docs]") {
+TEST_CASE("the documents' example codec does what they say", "[codec][docs]") {
   const CodecShape shape{2, 3, 77};
   CodecLink link(codec::make_e5m2({}, shape), codec::make_e5m2({}, shape), shape);
   std::vector<float> x(2 * 3 * 77);
@@ -32,7 +32,8 @@ TEST_CASE("the documents' example of a codec does what they say", "[codec][docs]
     for (int c = 0; c < 77; ++c) largest = std::max(largest, std::abs(x[row * 77 + c]));
     for (int c = 0; c < 77; ++c) {
       const float value = x[row * 77 + c];
-      // Two fraction bits, and fp16's least step for what is tiny beside the token's largest value.
+      // Two fraction bits, and fp16's least step for values that are tiny beside the token's
+      // largest.
       if (row < 5)
         REQUIRE(std::abs(seen[row * 77 + c] - value) <= std::abs(value) / 8 + largest * 0x1p-31f);
       else

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Gradients that travel at the positions of their activations (arXiv 2401.07788: the forward's
-// mask), without positions of their own.
+// Gradients at the positions of their activations (arXiv 2401.07788: the forward's mask), sent
+// without positions.
 #include <catch2/catch.hpp>
 #include <limits>
 #include <map>
@@ -61,7 +61,7 @@ struct TwoWayLink {
   CodecLink forward, backward;
 };
 
-/// The part of x at the places where a and b differ.
+/// Returns x where a and b differ, and zeros elsewhere.
 Floats where_different(const Floats& a, const Floats& b, const Floats& x) {
   Floats chosen(x.size());
   for (std::size_t i = 0; i < x.size(); ++i)
@@ -75,7 +75,7 @@ Floats gradients_of(std::uint64_t id, int step) {
 
 }  // namespace
 
-TEST_CASE("gradients at the positions of their activations", "[codec][topk][mask]") {
+TEST_CASE("gradients are sent at the positions of their activations", "[codec][topk][mask]") {
   const int forward_kind = GENERATE(0, 1, 2, 3, 4);
   const int backward_kind = GENERATE(0, 1, 2);
   const double forward_part = GENERATE(0.1, 0.6);
@@ -152,14 +152,14 @@ TEST_CASE("masks of several micro-batches wait for their gradients", "[codec][to
     ++step;
   }
 
-  SECTION("what an earlier step left is dropped") {
+  SECTION("masks of an earlier step are dropped") {
     for (std::uint32_t m = 0; m < 2 * slots; ++m) {
       link.forward.crossing.step = step++;
       link.forward.crossing.micro_batch = m;
       link.forward.cross({0}, {3}, rows_of({0}, 0));
     }
   }
-  SECTION("more micro-batches than were said") {
+  SECTION("more micro-batches than slots are refused") {
     for (std::uint32_t m = 0; m <= slots; ++m) {
       link.forward.prepare({0}, {3});
       link.forward.crossing.step = step;
@@ -170,7 +170,7 @@ TEST_CASE("masks of several micro-batches wait for their gradients", "[codec][to
         CHECK_THROWS_AS(link.forward.encode(rows_of({0}, 0)), InternalError);
     }
   }
-  SECTION("an evaluation leaves them alone") {
+  SECTION("an evaluation uses no slots") {
     for (std::uint32_t m = 0; m <= slots; ++m) {
       link.forward.crossing.step = step;
       link.forward.crossing.training = false;
@@ -181,8 +181,7 @@ TEST_CASE("masks of several micro-batches wait for their gradients", "[codec][to
   }
 }
 
-TEST_CASE("gradients after a warm-up of activations have their own positions",
-          "[codec][topk][mask]") {
+TEST_CASE("gradients of activations in a warm-up have their own positions", "[codec][topk][mask]") {
   CodecSettings activations = topk(0.1);
   activations.warmup_epochs = 1;
   TwoWayLink link(activations, following(topk(0.2)));
@@ -198,7 +197,7 @@ TEST_CASE("gradients after a warm-up of activations have their own positions",
   }
 }
 
-TEST_CASE("a warm-up of gradients leaves the masks of their activations", "[codec][topk][mask]") {
+TEST_CASE("a warm-up of gradients releases the masks of their activations", "[codec][topk][mask]") {
   CodecSettings gradients = following(topk(0.2));
   gradients.warmup_epochs = 1;
   const bool ef21 = GENERATE(false, true);
@@ -219,7 +218,7 @@ TEST_CASE("a warm-up of gradients leaves the masks of their activations", "[code
     }
 }
 
-TEST_CASE("a gradient that is no number at a given position", "[codec][topk][mask][hostile]") {
+TEST_CASE("gradients that are not finite at given positions", "[codec][topk][mask][hostile]") {
   const auto values = GENERATE(ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes);
   const int kind = GENERATE(0, 1, 2);
   const bool measures = GENERATE(false, true);
@@ -286,7 +285,7 @@ TEST_CASE("payloads of gradients that do not fit their masks are refused",
   link.backward.decode(good);
 }
 
-TEST_CASE("contradictions of positions", "[codec][topk][mask]") {
+TEST_CASE("contradictory settings of positions are refused", "[codec][topk][mask]") {
   const CodecShape shape{1, 1, 40};
   CHECK(make_forward_masks(topk(0.1), topk(0.1), shape, 1) == nullptr);
   CodecSettings settings = following(topk(0.1));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TopK and what both ends keep, against PyTorch (tests/golden/make_codec_fixtures.py).
+// TopK and the records of both ends, compared with PyTorch (tests/golden/make_codec_fixtures.py).
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -35,7 +35,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-/// The sample of the link that was sent last.
+/// The sample that the link sent last.
 struct Sent {
   TopKHeader header;
   std::vector<std::uint32_t> positions;
@@ -50,7 +50,7 @@ Sent send(CodecSettings settings, const CodecShape& shape, const std::vector<flo
       header,
       naive_positions(header, link.sent_bytes.data() + 12, static_cast<std::uint32_t>(x.size())),
       {}};
-  std::size_t others = 0;  // values that have to be zeros
+  std::size_t others = 0;  // values that must be zeros
   for (std::size_t i = 0, next = 0; i < x.size(); ++i) {
     if (next < sent.positions.size() && sent.positions[next] == i) {
       sent.values.push_back(seen[i]);
@@ -73,7 +73,7 @@ CodecSettings topk(double part, ChosenValues values = ChosenValues::fp32) {
 
 }  // namespace
 
-TEST_CASE("topk is torch.topk's, ties the first", "[codec][topk][golden]") {
+TEST_CASE("topk equals torch.topk, with ties going to the first", "[codec][topk][golden]") {
   const hdf5::File file = golden();
   const hdf5::Group all = file.open_group("topk");
   int through_halves = 0;
@@ -108,7 +108,7 @@ TEST_CASE("topk is torch.topk's, ties the first", "[codec][topk][golden]") {
   CHECK(through_halves == 6);
 }
 
-TEST_CASE("visits with feedback and changes are PyTorch's", "[codec][topk][feedback][golden]") {
+TEST_CASE("visits with feedback and changes equal PyTorch's", "[codec][topk][feedback][golden]") {
   const hdf5::File file = golden();
   const hdf5::Group visits = file.open_group("visits");
   const std::vector<float> x = read_all<float>(visits, "x");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Values that cannot cross are reported by every codec, and boundaries refuse them by name.
+// Every codec reports values that cannot cross, and boundaries refuse them by name.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -31,7 +31,7 @@ CodecSettings settings_of(CodecKind kind, Change change) {
   return settings;
 }
 
-/// Every kind of payload and of memory.
+/// Returns settings with every kind of payload and of memory.
 std::vector<CodecSettings> all_settings() {
   using S = CodecSettings;
   std::vector<CodecSettings> all;
@@ -110,7 +110,7 @@ TEST_CASE("every codec reports NaN and infinities, at first and later visits", "
         }
 }
 
-TEST_CASE("padding is not looked at", "[codec]") {
+TEST_CASE("padding is not checked", "[codec]") {
   CodecLink link(settings_of(CodecKind::aqsgd, [](CodecSettings&) {}), {1, kTokens, kChannels},
                  MemoryStorage::fp16);
   std::vector<float> x = usual_values();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// One step for all rows of a message: against its formula in double, where rows differ in size, and
-// what it is worth at equally many bytes.
+// One step for all rows of a message: compared with its formula in double precision, with rows that
+// differ in size, and with other steps at equally many bytes.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <limits>
@@ -28,7 +28,7 @@ CodecSettings message(CodecKind kind, double rms_step) {
   return settings;
 }
 
-/// Rows of Gaussian values times a size of their own.
+/// Returns rows of Gaussian values, each times its own size.
 Values rows_of_sizes(const std::vector<double>& sizes, int channels, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;
@@ -72,7 +72,7 @@ TEST_CASE("values of a message are rounded to multiples of its step", "[codec][m
       float largest = 0;
       for (int c = 0; c < channels; ++c)
         largest = std::max(largest, std::abs(x[row * channels + c]));
-      // Rows that 127 levels would not reach have wider ones.
+      // Rows that 127 levels would not reach have wider steps.
       const double widest = std::max(step, 1.12 * largest / 127) * (1 + 0x1p-7);
       for (int i = row * channels; i < (row + 1) * channels; ++i)
         REQUIRE(std::abs(double{seen[i]} - x[i]) <= widest / 2);
@@ -80,14 +80,14 @@ TEST_CASE("values of a message are rounded to multiples of its step", "[codec][m
       const double exact = round_step_up(static_cast<float>(step));
       for (int i = row * channels; i < (row + 1) * channels; ++i) {
         const double level = std::nearbyint(seen[i] / exact);
-        // The sum's last bit may round to the next step.
+        // The last bit of the sum may round to the next step.
         REQUIRE(std::abs(seen[i] - level * exact) <= std::abs(level) * exact * 0x1p-7);
       }
     }
   }
 }
 
-TEST_CASE("steps of changes are in proportion to the row in the memory", "[codec][message]") {
+TEST_CASE("steps of changes are proportional to the row in the memory", "[codec][message]") {
   // In GPT-2 the first token's row is fifty times as large as others.
   const int rows = 40, channels = 96;
   std::vector<double> sizes(rows, 1.0);
@@ -110,15 +110,15 @@ TEST_CASE("steps of changes are in proportion to the row in the memory", "[codec
     for (int i = row * channels; i < (row + 1) * channels; ++i)
       REQUIRE(std::abs(double{seen[i]} - after[i]) <= step / 2 * std::exp2(0.08));
   }
-  // 2.1 bits a value is what Gaussian values in steps of their RMS carry; the largest row has
-  // finer ones.
+  // Gaussian values in steps of their RMS carry 2.1 bits per value; the largest row has finer
+  // steps.
   CHECK(8.0 * static_cast<double>(ends.sent_bytes) / static_cast<double>(after.size()) < 2.5);
 }
 
-TEST_CASE("one step for a message errs less than one a token at equally many bytes",
+TEST_CASE("one step for a message has smaller errors than one per token at equally many bytes",
           "[codec][message]") {
-  // Changes of rows differ. The least square error at a given rate has equal errors
-  // everywhere: AM / GM of the rows' mean squares less than errors in proportion to rows.
+  // Changes of rows differ. The least square error at a given rate has equal errors everywhere. It
+  // is smaller than with errors in proportion to rows, by AM / GM of the rows' mean squares.
   const int rows = 512, channels = 256;
   const double deviation = GENERATE(0.4, 0.8);
   const Values x = rows_of_sizes(lognormal_sizes(rows, deviation, 3), channels, 4);
@@ -148,7 +148,7 @@ TEST_CASE("one step for a message errs less than one a token at equally many byt
   CHECK(less < error * (deviation < 0.5 ? 0.85 : 0.65));
 }
 
-TEST_CASE("whatever values a message has, both ends agree", "[codec][message]") {
+TEST_CASE("both ends agree on messages with any values", "[codec][message]") {
   const auto kind = GENERATE(CodecKind::directq, CodecKind::aqsgd);
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::bits4);
   const float infinity = std::numeric_limits<float>::infinity();
@@ -174,12 +174,12 @@ TEST_CASE("whatever values a message has, both ends agree", "[codec][message]") 
   }
 }
 
-TEST_CASE("what a message leaves out of small rows comes later", "[codec][message][feedback]") {
+TEST_CASE("a message sends later what it leaves out of small rows", "[codec][message][feedback]") {
   const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21);
   CodecSettings settings = message(CodecKind::directq, 1.0);
   settings.error_feedback = true;
   settings.feedback_kind = kind;
-  // Rows of 1/40 of the largest one's size are less than half a step at every single crossing.
+  // Rows of 1/40 of the largest one's size are below half a step at every single crossing.
   const int channels = 64;
   std::vector<double> sizes(24, 0.025);
   sizes[0] = 1;
@@ -198,7 +198,7 @@ TEST_CASE("what a message leaves out of small rows comes later", "[codec][messag
   }
 }
 
-TEST_CASE("a damaged message with one step is refused or read, and no more",
+TEST_CASE("a damaged message with one step is refused or decoded, and nothing else happens",
           "[codec][message][hostile]") {
   const CodecShape shape{1, 12, 33};
   CodecPair ends(message(CodecKind::directq, 0.8), shape, MemoryStorage::fp32);
@@ -233,7 +233,7 @@ TEST_CASE("a damaged message with one step is refused or read, and no more",
   CHECK(read(whole));
 }
 
-TEST_CASE("one step for a message wants steps of the RMS", "[codec][message]") {
+TEST_CASE("one step for a message requires steps of the RMS", "[codec][message]") {
   CodecSettings settings = message(CodecKind::aqsgd, 1);
   CHECK_NOTHROW(make_codec(settings, {1, 1, 8}, MemoryStorage::fp16));
   settings.rms_step = 0;
@@ -247,7 +247,7 @@ TEST_CASE("one step for a message wants steps of the RMS", "[codec][message]") {
                     Catch::Contains("scale = \"message\""));
 }
 
-TEST_CASE("no message is longer than announced, however its samples and rows are",
+TEST_CASE("no message is longer than announced, whatever its samples and rows",
           "[codec][message]") {
   const auto kind = GENERATE(CodecKind::directq, CodecKind::aqsgd);
   CodecSettings settings = message(kind, 0.3);
@@ -268,7 +268,7 @@ TEST_CASE("no message is longer than announced, however its samples and rows are
       }
 }
 
-TEST_CASE("what has changed comes even with the largest steps", "[codec][message]") {
+TEST_CASE("changes are sent even with the largest steps", "[codec][message]") {
   // Rows of one size each are sent as zeros by steps of more than two of their RMS.
   const double fraction = GENERATE(1.5, 1.7, 1.8, 1.9, 2.1, 2.5);
   const double ratio = GENERATE(1.05, 1.25, 1.4, 3.0);
@@ -292,7 +292,7 @@ TEST_CASE("what has changed comes even with the largest steps", "[codec][message
   CHECK(error(ends.cross(after)) < 0.05);
 }
 
-TEST_CASE("a row whose memory is next to nothing keeps no other from coming", "[codec][message]") {
+TEST_CASE("a row with a tiny memory does not keep others from being sent", "[codec][message]") {
   const double small = GENERATE(1e-2, 1e-4, 1e-10, 1e-30);
   const int rows = 256, channels = 64;
   CodecPair ends(message(CodecKind::aqsgd, 1.5), {1, rows, channels}, MemoryStorage::fp32);

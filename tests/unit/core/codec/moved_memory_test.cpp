@@ -21,10 +21,10 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 using Floats = std::vector<float>;
 
-constexpr int kChannels = 37;  // no multiple of a tile or of a lane
+constexpr int kChannels = 37;  // not a multiple of a tile or of a lane
 constexpr int kSamples = 3;
 
-/// Rows of a ResNet's boundary, and of a ViT's: an odd grid behind a row that has no place.
+/// Rows of a ResNet's boundary, and of a ViT's: an odd grid after a row that has no place.
 const RowGrid kPixels = {.height = 4, .width = 6, .stride = 1};
 const RowGrid kPatches = {.leading = 1, .height = 3, .width = 5, .stride = 2};
 
@@ -43,7 +43,7 @@ CodecSettings settings_of(CodecKind kind) {
   return settings;
 }
 
-/// All codecs with records of samples.
+/// Returns all codecs with records of samples.
 std::vector<CodecSettings> codecs_with_records() {
   std::vector<CodecSettings> all;
   for (const auto kind : {CodecKind::aqsgd, CodecKind::aqsgd_topk})
@@ -77,7 +77,7 @@ std::vector<CodecSettings> codecs_with_records() {
   return all;
 }
 
-/// Bytes of a row in the parts of a record.
+/// Returns the bytes of a row in the parts of a record.
 std::vector<std::size_t> row_parts(MemoryStorage storage) {
   constexpr std::size_t kLanes = (kChannels + 7) / 8;
   switch (storage) {
@@ -99,7 +99,7 @@ struct Found {
   bool inside;  ///< the view is inside of the image there
 };
 
-/// The image's row at row `row` of the view, by the definition of RowView.
+/// Returns the image's row at row `row` of the view, by the definition of RowView.
 Found find(const RowGrid& grid, const RowView& view, int row) {
   if (row < grid.leading) return {row, true};
   const int y = (row - grid.leading) / grid.width + view.dy;
@@ -109,13 +109,13 @@ Found find(const RowGrid& grid, const RowView& view, int row) {
   return {grid.leading + near_y * grid.width + near_x, near_y == y && near_x == x};
 }
 
-/// The view that shows the image to a view, where they overlap.
+/// Returns the view that shows the image to a view, where they overlap.
 RowView inverse_of(const RowView& view) {
   return {-view.dy, view.flipped ? view.dx : -view.dx, view.flipped};
 }
 
-/// Records in the image's frame that the test moves on the host, as the formula says. The nearest
-/// rows of memories stand in for those outside of the image, zeros for those of errors.
+/// Records in the image's frame that the test moves on the host by the formula. Outside of the
+/// image, memories have the nearest rows and errors have zeros.
 class Frame {
  public:
   Frame(const RowGrid& grid, MemoryStorage storage, std::size_t bytes, bool is_memory)
@@ -161,7 +161,7 @@ void put(const DeviceBytes& pool, std::uint64_t id, const Bytes& record) {
   Kokkos::deep_copy(pool, host);
 }
 
-/// Crops, flips, both, none, and a view wholly outside of the image.
+/// Returns crops, flips, both, neither, and a view wholly outside of the image.
 RowView view_of(const RowGrid& grid, std::uint64_t id, int step) {
   std::mt19937 random(static_cast<unsigned>(17 * step + static_cast<int>(id)));
   if ((step + static_cast<int>(id)) % 7 == 6) return {grid.height, 0, false};
@@ -184,7 +184,7 @@ std::vector<int> full(const RowGrid& grid, std::size_t samples) {
 
 }  // namespace
 
-TEST_CASE("moved memories are those that the codec itself keeps of rows moved by hand",
+TEST_CASE("moved memories equal those that the codec keeps of rows moved by hand",
           "[codec][moved]") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                                 MemoryStorage::bits8, MemoryStorage::bits4);
@@ -198,7 +198,7 @@ TEST_CASE("moved memories are those that the codec itself keeps of rows moved by
       REQUIRE(moved.sender->record() == layout);
       const std::size_t near_bytes = layout.bytes(BoundarySide::sender);
       const std::size_t far_bytes = layout.bytes(BoundarySide::receiver);
-      // Errors of gradients are kept in bf16 for fp16.
+      // Errors of gradients are kept in bf16 in place of fp16.
       const auto kept =
           settings.error_feedback && storage == MemoryStorage::fp16 ? MemoryStorage::bf16 : storage;
       std::map<std::uint64_t, Frame> near, far;
@@ -238,7 +238,7 @@ TEST_CASE("moved memories are those that the codec itself keeps of rows moved by
     }
 }
 
-TEST_CASE("rows of a memory that a view does not see stay", "[codec][moved]") {
+TEST_CASE("rows of a memory that a view does not see are unchanged", "[codec][moved]") {
   CodecSettings settings = settings_of(CodecKind::aqsgd);
   settings.first_visit = FirstVisit::fp32;
   CodecLink link(settings, shape_of(kPixels, true), MemoryStorage::fp32);
@@ -267,7 +267,7 @@ TEST_CASE("rows of a memory that a view does not see stay", "[codec][moved]") {
   CHECK(cross({0, -6, true}, 4) == second);
 }
 
-TEST_CASE("an image that does not change has no changes under crops and flips where memories move",
+TEST_CASE("an unchanging image has no changes under crops and flips if memories move",
           "[codec][moved]") {
   const auto kind = GENERATE(CodecKind::aqsgd, CodecKind::aqsgd_topk);
   CodecSettings settings = settings_of(kind);
@@ -303,7 +303,7 @@ TEST_CASE("an image that does not change has no changes under crops and flips wh
   }
 }
 
-TEST_CASE("ends with other moves do not take each other's messages", "[codec][moved]") {
+TEST_CASE("ends with other moves refuse each other's messages", "[codec][moved]") {
   const CodecSettings settings = settings_of(CodecKind::aqsgd);
   const auto made = [&](const CodecSettings& of, const RowGrid& grid, bool moves) {
     return make_codec(of, shape_of(grid, moves), MemoryStorage::fp16);

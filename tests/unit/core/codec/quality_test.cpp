@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What the next stage computes with, against what quantisation theory allows. Nothing here knows
-// how codes, steps or memories are made: bounds follow from the number of levels, from how far an
-// activation moved since its last visit, and from the precision of the storage.
+// Values with which the next stage computes, compared with bounds of quantisation theory. Nothing
+// here knows how codes, steps or memories are made: bounds follow from the number of levels, from
+// the distance that an activation moved since its last visit, and from the precision of the
+// storage.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
@@ -25,7 +26,7 @@ constexpr int kChannels = 160;
 constexpr int kValues = kTokens * kChannels;
 constexpr int kTile = 32;
 constexpr int kStorageTile = 64;
-/// Steps travel with 9 significant bits, rounded up; sums are rounded to fp32.
+/// Steps are sent with 9 significant bits, rounded up; sums are rounded to fp32.
 constexpr double kSlack = (1 + 0x1p-8) * (1 + 0x1p-20);
 constexpr double kTiny = 1e-30;
 
@@ -44,7 +45,7 @@ CodecSettings settings_of(CodecKind kind, int bits, ScaleKind scale, Rounding ro
   return settings;
 }
 
-/// The settings that a direction's deck allows.
+/// Returns the settings that a direction's deck allows.
 std::vector<CodecSettings> all_settings(CodecKind kind) {
   std::vector<CodecSettings> all;
   for (int bits = 2; bits <= 8; ++bits)
@@ -58,30 +59,31 @@ std::vector<CodecSettings> all_settings(CodecKind kind) {
 const MemoryStorage kStorages[] = {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                                    MemoryStorage::bits8, MemoryStorage::bits4};
 
-/// Distance of neighbouring levels as a fraction of the largest |value| that shares their scale.
+/// Returns the distance of neighbouring levels as a fraction of the largest |value| with their
+/// scale.
 double spacing(int bits, Levels levels, Rounding rounding) {
   const double half = std::ldexp(1.0, bits - 1);
   if (levels == Levels::symmetric) return 1 / (half - 1);
-  // To nearest, 2^b levels from -1; unbiased, so far apart that the positive ones reach 1 as well.
+  // To nearest, 2^b levels from -1; unbiased, spaced such that the positive ones reach 1 as well.
   return rounding == Rounding::nearest ? 1 / half : 1 / (half - 1);
 }
 
-/// The largest error as a fraction of the same.
+/// Returns the largest error as a fraction of the same.
 double worst_error(int bits, Levels levels, Rounding rounding) {
   const double between = spacing(bits, levels, rounding);
   if (rounding == Rounding::stochastic) return between;
-  // One level is missing at the top of asymmetric levels.
+  // Asymmetric levels lack one level at the top.
   return levels == Levels::asymmetric ? between : between / 2;
 }
 
-/// Index of the group of values that share a scale.
+/// Returns the index of the group of values that share a scale.
 int group_of(ScaleKind scale, int tile, int i) {
   const int t = i / kChannels, c = i % kChannels;
   if (scale == ScaleKind::channel) return c;
   return t * kChannels + c / tile;
 }
 
-/// For every value the largest |x| of its group.
+/// Returns, for every value, the largest |x| of its group.
 Values group_maxima(ScaleKind scale, int tile, const Values& x) {
   Values largest(kValues, 0.0), result(kValues);
   for (int i = 0; i < kValues; ++i) {
@@ -92,7 +94,7 @@ Values group_maxima(ScaleKind scale, int tile, const Values& x) {
   return result;
 }
 
-/// How far what is stored may be from values of these magnitudes.
+/// Returns the largest distances of stored values from values of these magnitudes.
 Values storage_errors(MemoryStorage storage, const Values& magnitudes) {
   Values result(kValues, 0.0);
   const Values tiles = group_maxima(ScaleKind::tile, kStorageTile, magnitudes);
@@ -105,7 +107,7 @@ Values storage_errors(MemoryStorage storage, const Values& magnitudes) {
   return result;
 }
 
-/// Not inlined: GCC 12 takes that for a use after free.
+/// Not inlined: GCC 12 would report a use after free.
 [[gnu::noinline]] double rms(const Values& x) {
   double sum = 0;
   for (const double value : x) sum += value * value;
@@ -149,7 +151,7 @@ class Activation {
   std::vector<float> value;
 };
 
-/// Error that a first visit may have.
+/// Returns the largest errors of a first visit.
 Values first_errors(const CodecSettings& settings, const std::vector<float>& a) {
   const Values tiles = group_maxima(ScaleKind::tile, settings.tile, {a.begin(), a.end()});
   Values result(kValues, 0.0);
@@ -159,13 +161,13 @@ Values first_errors(const CodecSettings& settings, const std::vector<float>& a) 
   return result;
 }
 
-/// Bounds of the theory for a sample: how far the next stage's last value may be from the
-/// activation, and the memory from that value.
+/// Bounds of the theory for a sample: on the distance of the next stage's last value from the
+/// activation, and of the memory from that value.
 struct Tracked {
   std::vector<float> last;
   Values error, stored;
 
-  /// For every value how far the activation may now be from the memory.
+  /// Returns, for every value, the largest possible distance of the activation from the memory.
   Values range(const std::vector<float>& a) const {
     Values result(kValues);
     for (int i = 0; i < kValues; ++i)
@@ -224,7 +226,7 @@ double direct_error(const CodecSettings& delta, const Activation& a) {
 
 }  // namespace
 
-TEST_CASE("what the next stage computes with is as near as drift, levels and storage allow") {
+TEST_CASE("the next stage's values are as exact as drift, levels and storage allow") {
   const auto storage = GENERATE(from_range(std::begin(kStorages), std::end(kStorages)));
   const double drift = GENERATE(0.0, 0.02, 0.1, 0.5);
   int count = 0;
@@ -233,9 +235,9 @@ TEST_CASE("what the next stage computes with is as near as drift, levels and sto
     INFO(describe(settings) << ", storage " << static_cast<int>(storage) << ", drift " << drift);
     Activation a(drift, 11 + count);
     const auto [error, range] = visit_and_check(settings, storage, a, 7);
-    // Sending the activation itself errs as much, but as a fraction of the activation, not of the
-    // change; half as much where most values are far below the largest. Nothing asks for more than
-    // a hundredth. Steps as long as the range do not settle.
+    // Sending the activation itself has the same error, but as a fraction of the activation, not of
+    // the change; half of that if most values are far below the largest. At most a factor of a
+    // hundred is required. Steps as long as the range do not settle.
     if (worst_error(settings.bits, settings.levels, settings.rounding) >= 1) continue;
     const double magnitude =
         mean(group_maxima(settings.scale, settings.tile, {a.value.begin(), a.value.end()}));
@@ -260,7 +262,7 @@ TEST_CASE("an unchanging activation is learnt at the rate of the levels") {
     ends.cross(a.value);
     double error = rms(difference(ends.cross(a.value), a.value));
     const double rate = worst_error(bits, levels, Rounding::nearest) * kSlack;
-    // Errors spread evenly over the worst case's range, and fp32 sets an end.
+    // Errors spread evenly over the worst case's range, and fp32 sets a limit.
     for (int visit = 0; visit < 4; ++visit) {
       const double next = rms(difference(ends.cross(a.value), a.value));
       CHECK(next <= 1.8 * rate * error + 0x1p-23 * rms({a.value.begin(), a.value.end()}));
@@ -269,7 +271,7 @@ TEST_CASE("an unchanging activation is learnt at the rate of the levels") {
   }
 }
 
-TEST_CASE("warm-ups and first visits hand on what was sent, whatever the storage") {
+TEST_CASE("warm-ups and first visits pass on what was sent, with every storage") {
   const auto storage = GENERATE(from_range(std::begin(kStorages), std::end(kStorages)));
   CodecSettings settings = settings_of(CodecKind::aqsgd, 3, ScaleKind::tile, Rounding::nearest,
                                        Levels::symmetric, FirstVisit::fp32);
@@ -327,8 +329,9 @@ TEST_CASE("gradients of every size cross a backward codec with the same relative
 
 namespace {
 
-/// Sums of (what the receiver sees - x) over draws of the random numbers; keys differ by step and
-/// sample. For delta, changes to a memory that is put back after each draw.
+/// Returns the sums of (what the receiver sees - x) over draws of the random numbers; keys differ
+/// by step and sample. For AQ-SGD, x is sent as a change of a memory that is restored for each
+/// draw.
 Values summed_errors(const CodecSettings& settings, const std::vector<float>& memory,
                      const std::vector<float>& x, int draws) {
   const bool remembers = settings.kind == CodecKind::aqsgd;
@@ -350,8 +353,8 @@ Values summed_errors(const CodecSettings& settings, const std::vector<float>& me
 }  // namespace
 
 TEST_CASE("stochastic rounding is unbiased with all levels, scales and bits") {
-  // A code takes one of two neighbouring levels. By Hoeffding's inequality the mean of n such
-  // errors is over t levels from 0 with a probability of at most 2 exp(-2 n t^2).
+  // A code has one of two neighbouring levels. By Hoeffding's inequality, the mean of n such errors
+  // is more than t levels from 0 with a probability of at most 2 exp(-2 n t^2).
   const int draws = 400;
   const double settings_count = 96, failures = 1e-6;
   const auto within = [=](double errors, double checks) {
@@ -389,7 +392,7 @@ TEST_CASE("stochastic rounding is unbiased with all levels, scales and bits") {
     }
 }
 
-TEST_CASE("settings that cannot settle or hold half of the values are refused") {
+TEST_CASE("settings that cannot settle, or cannot represent half of the values, are refused") {
   const CodecShape shape{1, 1, 8};
   for (const auto kind : {CodecKind::directq, CodecKind::aqsgd})
     for (const auto rounding : {Rounding::nearest, Rounding::stochastic})

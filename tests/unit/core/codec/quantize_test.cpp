@@ -92,7 +92,7 @@ struct Expected {
   std::vector<float> seen;
 };
 
-/// Payload and values of the whole micro-batch, row by row.
+/// Returns the payload and the values of the whole micro-batch, row by row.
 Expected expect(const CodecSettings& settings, const CodecShape& shape, const Crossing& visit,
                 const std::vector<float>& x) {
   Expected expected;
@@ -141,7 +141,7 @@ Expected expect(const CodecSettings& settings, const CodecShape& shape, const Cr
 
 }  // namespace
 
-TEST_CASE("payloads are the written reference's, byte by byte") {
+TEST_CASE("payloads equal the reference's, byte by byte") {
   const auto scale = GENERATE(ScaleKind::channel, ScaleKind::tile);
   const int tile = GENERATE(16, kWholeRow);
   const auto levels = GENERATE(Levels::symmetric, Levels::asymmetric);
@@ -157,12 +157,12 @@ TEST_CASE("payloads are the written reference's, byte by byte") {
     std::vector<float> x(12 * channels);
     for (float& value : x) value = std::nearbyint(normal(random) * 64) / 16;
     const Expected expected = expect(settings, link.shape, visit, x);
-    // Neither padding nor what is in the buffers counts.
+    // Neither padding nor the former contents of the buffers count.
     for (int row = 3; row < 8; ++row)
       for (int c = 0; c < channels; ++c) x[row * channels + c] = std::nanf("");
     const std::vector<std::uint8_t> payload = link.encode(visit, x);
     REQUIRE(payload.size() == expected.payload.size());
-    std::vector<std::uint8_t> clean = payload;  // bytes between samples' blocks are arbitrary
+    std::vector<std::uint8_t> clean = payload;  // bytes of 0xa5 are not compared
     for (std::size_t i = 0; i < clean.size(); ++i)
       if (clean[i] == 0xa5) clean[i] = expected.payload[i];
     REQUIRE(clean == expected.payload);
@@ -170,7 +170,7 @@ TEST_CASE("payloads are the written reference's, byte by byte") {
   }
 }
 
-TEST_CASE("nearest rounding errs by half a step at most") {
+TEST_CASE("rounding to nearest has errors of at most half a step") {
   const int bits = GENERATE(2, 3, 4, 5, 6, 7, 8);
   const int channels = 129;
   Link link(quantize(bits), {1, 20, channels});
@@ -263,7 +263,7 @@ TEST_CASE("stochastic codes depend on run, step, boundary, direction, sample and
   CHECK(all.size() == 8);
 }
 
-TEST_CASE("Philox is Random123's") {
+TEST_CASE("Philox equals Random123's") {
   for (std::uint32_t i = 0; i < 1000; ++i) {
     const r123::Philox4x32::ctr_type counter = {{i, i * 77, ~i, i << 20}};
     const r123::Philox4x32::key_type key = {{i * 3, 0xdeadbeefu ^ i}};
@@ -298,7 +298,7 @@ TEST_CASE("zero, tiny, huge and non-finite values are defined") {
   if (scale == ScaleKind::channel) return;
   link.encode(visit, {inf, -inf, std::nanf(""), 1, -1, 0, 0, 0, 0});
   const std::vector<float> seen = link.decode(visit);
-  // The outermost levels: -1 and 1, or without the topmost one, or so that the topmost is 1.
+  // The outermost levels: -1 and 1, or without the topmost one, or such that the topmost is 1.
   const float negative_levels = static_cast<float>(1 << (bits - 1));
   float lowest = -1, highest = 1;
   if (levels == Levels::asymmetric && rounding == Rounding::nearest)
@@ -318,7 +318,7 @@ TEST_CASE("a constant row is exact up to its step") {
     CHECK(value == Approx(-0.75f).epsilon(0x1p-8));
 }
 
-TEST_CASE("ids differ where the ends would not understand each other") {
+TEST_CASE("ids differ if the ends would not understand each other") {
   std::set<std::uint32_t> ids;
   int count = 0;
   const auto add = [&](const CodecSettings& settings, CodecShape shape, MemoryStorage storage) {

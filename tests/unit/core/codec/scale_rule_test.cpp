@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Steps of a fraction of the RMS, against sums in double, and their errors at equal bytes.
+// Steps of a fraction of the RMS: compared with sums in double precision, and errors at equal
+// bytes.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -58,7 +59,7 @@ double square_error(const Values& x, const Values& seen, std::size_t first, std:
   return sum;
 }
 
-/// Steps of a payload of one sample whose codes are elsewhere or behind them.
+/// Returns the steps of a payload of one sample whose codes are elsewhere or follow the steps.
 std::vector<double> steps_of(const CodecPair& ends, std::size_t count) {
   const auto host = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), ends.payload);
   std::vector<double> steps;
@@ -74,7 +75,7 @@ std::vector<double> steps_of(const CodecPair& ends, std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("steps are the fraction of the RMS and errors half of them", "[codec][scale_rule]") {
+TEST_CASE("steps are the fraction of the RMS and bound the errors", "[codec][scale_rule]") {
   const std::string data = GENERATE("gauss", "laplace", "heavy", "sparse");
   const double size = GENERATE(1.0, 1e-12, 1e18);
   const double fraction = GENERATE(0.02, 0.3, 1.0, 1.9, 2.4);
@@ -117,7 +118,7 @@ TEST_CASE("steps are the fraction of the RMS and errors half of them", "[codec][
 
 namespace {
 
-/// Rows that are hard for steps of the RMS.
+/// Returns a row that is hard for steps of the RMS.
 Values row_of(const std::string& data, int width, std::mt19937& random) {
   if (data == "gauss" || data == "heavy") return values_of(data, width, 1.0, random());
   Values x(static_cast<std::size_t>(width), data == "one of them" ? 0.0f : 0.37f);
@@ -129,9 +130,9 @@ Values row_of(const std::string& data, int width, std::mt19937& random) {
 
 }  // namespace
 
-// ||x - C(x)||^2 <= (1 - delta) ||x||^2, delta > 0, is what error feedback and memories settle by:
-// at worst all values are half a step from a level. The step is s RMS, or what 127 levels need.
-TEST_CASE("steps of the RMS are a contraction, of every width", "[codec][scale_rule]") {
+// Error feedback and memories settle because ||x - C(x)||^2 <= (1 - delta) ||x||^2, delta > 0: at
+// worst all values are half a step from a level. The step is s RMS, or what 127 levels need.
+TEST_CASE("steps of the RMS are a contraction for every width", "[codec][scale_rule]") {
   const std::string data = GENERATE("gauss", "heavy", "constant", "two sizes", "one of them");
   const double fraction =
       GENERATE(double{kLeastRmsStep}, 0.3, 1.0, 1.5, double{kLargestStochasticStep});
@@ -157,7 +158,7 @@ TEST_CASE("steps of the RMS are a contraction, of every width", "[codec][scale_r
       }
     begins.push_back(x.size());
     const int visits = rounding == Rounding::nearest ? 1 : 40;
-    double all = 0, excess = 0, spread2 = 0;  // of errors over what the bound allows
+    double all = 0, excess = 0, spread2 = 0;  // errors in excess of the bound
     std::vector<double> allowed;
     for (std::size_t g = 0; g + 1 < begins.size(); ++g) {
       const std::vector<double> group(x.begin() + static_cast<std::ptrdiff_t>(begins[g]),
@@ -186,8 +187,8 @@ TEST_CASE("steps of the RMS are a contraction, of every width", "[codec][scale_r
   }
 }
 
-// Beyond that bound a group may lose next to nothing at a visit, but never nothing.
-TEST_CASE("changes settle in the largest steps, of every width", "[codec][scale_rule]") {
+// Beyond that bound, the error of a group may shrink by next to nothing at a visit, but it shrinks.
+TEST_CASE("changes settle with the largest steps for every width", "[codec][scale_rule]") {
   const std::string data = GENERATE("gauss", "heavy", "constant", "two sizes", "one of them");
   const double fraction = GENERATE(1.95, 2.1, double{kLargestRmsStep});
   const auto scale = GENERATE(ScaleKind::tile, ScaleKind::message);
@@ -208,7 +209,7 @@ TEST_CASE("changes settle in the largest steps, of every width", "[codec][scale_
     const double all = square_error(x, zeros, 0, x.size());
     double left = all;
     CAPTURE(data, fraction, static_cast<int>(scale), channels);
-    // Until the last bits of fp32 are all that is left.
+    // Until only the last bits of fp32 remain.
     for (int visit = 0; visit < 100 && left > 1e-9 * all; ++visit) {
       const double now = square_error(x, ends.cross(x), 0, x.size());
       REQUIRE(now < left);
@@ -222,10 +223,10 @@ namespace {
 
 struct Measured {
   double error2 = 0;  ///< of the last visits, in units of the change's square
-  double bits = 0;    ///< of the last visits' payloads, a value
+  double bits = 0;    ///< bits per value of the last visits' payloads
 };
 
-/// Errors of a delta codec when samples move, with channels of different sizes.
+/// Returns the errors of a delta codec if samples move, with channels of different sizes.
 Measured settled(const CodecSettings& settings) {
   const int tokens = 48, channels = 768, visits = 8, counted = 4;
   CodecPair ends(settings, {1, tokens, channels}, MemoryStorage::fp32);
@@ -262,13 +263,13 @@ Measured delta(int bits, double rms_step, bool entropy_coding = false) {
 
 }  // namespace
 
-TEST_CASE("delta errs less at equal bytes with entropy coding", "[codec][scale_rule]") {
+TEST_CASE("delta has smaller errors at equal bytes with entropy coding", "[codec][scale_rule]") {
   const Measured max2 = delta(2, 0);
   // The codes of 2 bits with the largest value as their scale carry half of that.
   const Measured coded2 = delta(2, 0, true);
   CHECK(coded2.error2 == max2.error2);
   CHECK(coded2.bits <= 0.75 * max2.bits);
-  // The step is the knob: at 2, 3 and 4 bits of packed codes fewer bytes and smaller errors.
+  // The step decides: fewer bytes and smaller errors than packed codes of 2, 3 and 4 bits.
   const double steps[] = {1.2, 0.55, 0.27}, gains[] = {3, 2, 1.5};
   for (int bits = 2; bits <= 4; ++bits) {
     const Measured packed = delta(bits, 0);
@@ -279,7 +280,7 @@ TEST_CASE("delta errs less at equal bytes with entropy coding", "[codec][scale_r
   }
 }
 
-TEST_CASE("coarser steps of the RMS take fewer bytes", "[codec][scale_rule]") {
+TEST_CASE("coarser steps of the RMS need fewer bytes", "[codec][scale_rule]") {
   Measured before{0, 9};
   for (const double step : {0.1, 0.25, 0.5, 1.0, 1.5, 1.9, 2.5}) {
     const Measured now = delta(8, step);
@@ -290,7 +291,7 @@ TEST_CASE("coarser steps of the RMS take fewer bytes", "[codec][scale_rule]") {
   }
 }
 
-TEST_CASE("first visits in steps take the bits of a Gaussian and err by a step's share",
+TEST_CASE("first visits in steps have the bits of a Gaussian and the error of their step",
           "[codec][scale_rule]") {
   const double step = GENERATE(0.2, 0.4, 0.8);
   CodecSettings settings = settings_of(CodecKind::aqsgd, 2, 1.0, ScaleKind::tile);

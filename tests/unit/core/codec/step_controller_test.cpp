@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Steps that hold bits or errors: with the codecs that they are for, against theory, and with
-// messages that answer to steps as a formula says.
+// Steps that hold bits or errors: with the codecs for which they are made, compared with theory,
+// and with messages that respond to steps by a formula.
 #include "core/codec/quantizer/step_controller.hpp"
 
 #include <catch2/catch.hpp>
@@ -38,7 +38,7 @@ Values drawn(const std::string& data, std::mt19937& random) {
   return x;
 }
 
-/// Messages of `quantize` with chosen steps.
+/// Messages of directq with chosen steps.
 class Steered {
  public:
   explicit Steered(const StepTarget& target, double first_step = 1)
@@ -46,7 +46,7 @@ class Steered {
     ends_.sender->measure_errors(target.error > 0);
   }
 
-  /// Returns its bits per value, or its error where that is held.
+  /// Sends a message. Returns its bits per value, or its error if that is held.
   double send(const std::string& data) {
     ends_.sender->set_rms_step(controller.step());
     ends_.cross(drawn(data, random_));
@@ -77,7 +77,8 @@ class Steered {
   CodecPair ends_;
 };
 
-/// Bits of a normally distributed value in steps of `step` standard deviations, to nearest.
+/// Returns the bits of a normally distributed value in steps of `step` standard deviations, rounded
+/// to nearest.
 double entropy_of_normal(double step) {
   const auto below = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
   double bits = 0;
@@ -88,7 +89,7 @@ double entropy_of_normal(double step) {
   return bits;
 }
 
-/// A message that takes so many bits per value.
+/// Returns a message of `bits` bits per value.
 SentMessage message_of(double bits, bool steered = true) {
   SentMessage message;
   message.values = 1'000'000;
@@ -127,7 +128,7 @@ TEST_CASE("the step of a budget is the one that theory gives for normal values",
     messages.send("gauss");
     if (i >= 20) step += messages.controller.step() / 20;
   }
-  // Scales of 16 bits for tiles of 64, and less than 2 % for tables and ends of streams. Steps are
+  // Scales have 16 bits for tiles of 64; tables and ends of streams less than 2 %. Steps are
   // rounded up by 2^-9 on average.
   const double carried = entropy_of_normal(step * (1 + 0x1p-9));
   CHECK(carried + 16.0 / 64 < bits);
@@ -152,7 +153,7 @@ TEST_CASE("a budget is held again after data of another kind", "[codec][controll
   double now = 0;
   for (int i = 0; i < 7; ++i) now = messages.send("gauss");
   CHECK(now > 2.8);
-  // Bits that zeros saved are there for the rest of the run, not for the next messages.
+  // Bits that zeros saved are available to the rest of the run, not to the next messages.
   CHECK(now < 5);
 }
 
@@ -183,7 +184,7 @@ TEST_CASE("all later messages pay alike for first visits", "[codec][controller]"
     if (i > kFirst + 15) least = std::min(least, bits);
     if (i > kFirst + 15 && i < kMessages - 16) most = std::max(most, bits);
     controller.sent(message_of(bits, !first));
-    if (first) CHECK(controller.step() == 1);  // which it says nothing of
+    if (first) CHECK(controller.step() == 1);  // a first visit says nothing about it
   }
   // (400 * 2.5 - 80 * 4.2) / 320
   CHECK(mean_bits(controller) == Approx(2.5).epsilon(1e-3));
@@ -192,7 +193,7 @@ TEST_CASE("all later messages pay alike for first visits", "[codec][controller]"
   CHECK(controller.totals().steered == kMessages - kFirst);
 }
 
-TEST_CASE("what cannot be paid for is not paid for by messages of nothing", "[codec][controller]") {
+TEST_CASE("a debt that cannot be paid does not empty the later messages", "[codec][controller]") {
   // First visits of 16 bits in a fifth of the run: later ones have half of the target.
   StepController controller({.bits = 4, .messages = 500}, 1);
   double last = 0;
@@ -204,11 +205,11 @@ TEST_CASE("what cannot be paid for is not paid for by messages of nothing", "[co
   CHECK(mean_bits(controller) == Approx(0.2 * 16 + 0.8 * 2).epsilon(0.01));
 }
 
-TEST_CASE("a step at the end of its range comes back at once", "[codec][controller]") {
+TEST_CASE("a step at the end of its range returns at once", "[codec][controller]") {
   const bool too_much = GENERATE(false, true);
   CAPTURE(too_much);
   StepController controller({.bits = 3, .messages = 0}, 1);
-  // Whatever the step.
+  // These bits do not depend on the step.
   for (int i = 0; i < 1000; ++i) controller.sent(message_of(too_much ? 7 : 0.5));
   CHECK(controller.step() == (too_much ? kLargestChosenStep : kLeastChosenStep));
   CHECK((too_much ? controller.totals().at_most : controller.totals().at_least) > 990);
@@ -223,7 +224,7 @@ TEST_CASE("a step at the end of its range comes back at once", "[codec][controll
   CHECK(now < 6.1);
 }
 
-TEST_CASE("a warm-up is no part of a budget", "[codec][controller]") {
+TEST_CASE("a warm-up is not part of a budget", "[codec][controller]") {
   StepController controller({.bits = 2, .messages = 100}, 0.7);
   SentMessage warmup = message_of(32);
   warmup.values = warmup.steered_values = 0;
@@ -239,7 +240,7 @@ TEST_CASE("an error is held, with the step that theory gives", "[codec][controll
   double now = 0;
   for (int i = 0; i < 8; ++i) now = messages.send("gauss");
   CHECK(now == Approx(error).epsilon(0.02));
-  // Fine steps err by step / sqrt(12).
+  // Fine steps have an error of step / sqrt(12).
   if (error <= 0.1)
     CHECK(messages.controller.step() == Approx(error * std::sqrt(12.0)).epsilon(0.01));
   const double step = messages.controller.step();
@@ -265,7 +266,7 @@ TEST_CASE("an error is held by the mean square over the run", "[codec][controlle
   CHECK(std::sqrt(totals.error2 / totals.signal2) == Approx(0.1).epsilon(0.003));
 }
 
-TEST_CASE("an error out of reach leaves the least step and tells of it", "[codec][controller]") {
+TEST_CASE("an error out of reach leads to the least step and is counted", "[codec][controller]") {
   Steered messages({.error = 1e-4});
   for (int i = 0; i < 10; ++i) messages.send("gauss");
   CHECK(messages.controller.step() == kLeastChosenStep);
@@ -298,8 +299,8 @@ TEST_CASE("a controller continues from its state with the same bits", "[codec][c
   CHECK(whole.totals().steered == second.totals().steered);
 }
 
-TEST_CASE("an account goes on with another number of messages per step", "[codec][controller]") {
-  // 100 steps of 4 messages, after 30 of them of 2 or 8: on two replicas, or on half of one.
+TEST_CASE("an account continues with another number of messages per step", "[codec][controller]") {
+  // 100 steps of 4 messages; after 30 of them, of 2 or 8: on two replicas, or on half of one.
   const std::uint64_t per_step = GENERATE(2, 4, 8);
   CAPTURE(per_step);
   constexpr int kSteps = 100, kBefore = 30;
@@ -325,7 +326,7 @@ TEST_CASE("an account goes on with another number of messages per step", "[codec
   CHECK(mean_bits(controller) == Approx(2.5).epsilon(2e-3));
 }
 
-TEST_CASE("an error is held where squares of values leave fp32", "[codec][controller]") {
+TEST_CASE("an error is held if squares of values leave the range of fp32", "[codec][controller]") {
   const double size = GENERATE(1.0, 1e18, 1e25, 1e36);
   CAPTURE(size);
   CodecSettings settings;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TopK and quantised values with what the ends keep: EF, EF-mixed and EF21 (arXiv 2401.07788), and
+// TopK and quantised values with records at the ends: EF, EF-mixed and EF21 (arXiv 2401.07788), and
 // AQ-SGD (arXiv 2206.01299) with TopK as its codec.
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -37,7 +37,7 @@ CodecSettings topk_delta(double part, FirstVisit first_visit) {
   return settings;
 }
 
-/// The record of a sample: its values, and zeros for padding.
+/// Returns the record of a sample: its values, and zeros for padding.
 Floats padded(Floats values) {
   values.resize(kSampleValues);
   return values;
@@ -49,7 +49,7 @@ double norm2(const Floats& x) {
   return total;
 }
 
-/// Runs kSteps; check(id, x, what the receiver saw) is called for every visit.
+/// Runs kSteps and calls check(id, x, what the receiver saw) for every visit.
 template <class Check>
 void visit_all(CodecLink& link, const Check& check) {
   for (int step = 0; step < static_cast<int>(kSteps.size()); ++step) {
@@ -67,7 +67,7 @@ void visit_all(CodecLink& link, const Check& check) {
 
 }  // namespace
 
-TEST_CASE("topk with error feedback is its formula, to the bit", "[codec][topk][feedback]") {
+TEST_CASE("topk with error feedback follows its formula to the bit", "[codec][topk][feedback]") {
   const double part = GENERATE(0.5, 0.1, 0.02);
   CodecLink link(topk(part, true), kShape, MemoryStorage::fp32, 3);
   std::map<std::uint64_t, Floats> errors;
@@ -88,8 +88,8 @@ struct Mixed {
   int from_errors = 0;
 };
 
-/// EF-mixed: of the k positions the larger half those of the largest |x|, the others those of the
-/// largest |e|; places that zeros would have go to errors and then to values.
+/// EF-mixed: the larger half of the k positions are those of the largest |x|, the others those of
+/// the largest |e|. Positions that would have zeros go to errors and then to values.
 Mixed naive_mixed(const Floats& x, const Floats& e, std::size_t k, bool is_first) {
   const Floats wanted = sum(x, e);
   Floats from_x = x, from_e = e;
@@ -135,7 +135,7 @@ TEST_CASE("mixed feedback shares topk's positions between values and errors",
 }
 
 // Errors of zero, values of zero, and errors that cancel values leave their places to others.
-TEST_CASE("mixed feedback sends k values while as many are not zero", "[codec][topk][feedback]") {
+TEST_CASE("mixed feedback sends k values if as many are nonzero", "[codec][topk][feedback]") {
   const CodecShape shape{1, 1, 100};
   const std::size_t k = 10;
   CodecLink link(topk(0.1, true, FeedbackKind::mixed), shape, MemoryStorage::fp32);
@@ -145,7 +145,7 @@ TEST_CASE("mixed feedback sends k values while as many are not zero", "[codec][t
       x[7 * i % 100] = factor * std::cos(static_cast<float>(3 * i + 1));
     return x;
   };
-  Floats cancelling;  // the errors of the visit before, but one
+  Floats cancelling;  // the negated errors of the visit before, except for two
   Floats e(100);
   const auto visit = [&](const Floats& x, std::size_t sent) {
     const Mixed chosen = naive_mixed(x, e, k, link.visits[0] == 0);
@@ -155,18 +155,18 @@ TEST_CASE("mixed feedback sends k values while as many are not zero", "[codec][t
     e = sum(wanted, chosen.values, -1);
     REQUIRE(link.floats(0) == e);
   };
-  visit(values(6, 1), 6);    // all of it: no errors
-  visit(values(80, 1), 10);  // values alone
-  visit(values(3, 2), 10);   // three values, errors besides
-  visit(values(1, 1), 10);   // errors almost alone
+  visit(values(6, 1), 6);    // all of the values: no errors
+  visit(values(80, 1), 10);  // only values
+  visit(values(3, 2), 10);   // three values, and errors
+  visit(values(1, 1), 10);   // almost only errors
   for (const float left : e) cancelling.push_back(-left);
   cancelling[5] = 1;
   cancelling[6] = -2;
-  visit(cancelling, 2);  // all else is zero already
+  visit(cancelling, 2);  // all others are zero
   visit(values(80, 1), 10);
 }
 
-TEST_CASE("topk with EF21 is its formula at both ends", "[codec][topk][feedback]") {
+TEST_CASE("topk with EF21 follows its formula at both ends", "[codec][topk][feedback]") {
   const double part = GENERATE(0.5, 0.1, 0.02);
   CodecLink link(topk(part, true, FeedbackKind::ef21), kShape, MemoryStorage::fp32, 3);
   std::map<std::uint64_t, Floats> memories;
@@ -211,7 +211,7 @@ TEST_CASE("AQ-SGD with TopK keeps the same memories at both ends", "[codec][topk
   });
 }
 
-TEST_CASE("EF21 with quantised values is its formula at both ends", "[codec][feedback]") {
+TEST_CASE("EF21 with quantised values follows its formula at both ends", "[codec][feedback]") {
   const int bits = GENERATE(2, 3, 8);
   const int width = GENERATE(16, 37);
   CodecSettings settings;
@@ -240,7 +240,7 @@ TEST_CASE("EF21 with quantised values is its formula at both ends", "[codec][fee
   });
 }
 
-TEST_CASE("what topk leaves out comes later", "[codec][topk][feedback]") {
+TEST_CASE("topk with feedback sends later what it leaves out", "[codec][topk][feedback]") {
   const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
   const CodecShape shape{1, 1, 100};
   CodecLink link(topk(0.05, true, kind), shape, MemoryStorage::fp16);
@@ -256,7 +256,7 @@ TEST_CASE("what topk leaves out comes later", "[codec][topk][feedback]") {
       seen = ends.cross({0}, {1}, x);
       for (std::size_t i = 0; i < 100; ++i) total[i] += seen[i];
     }
-    double largest = 0;  // EF's values add up to what was to come, EF21's last one is it
+    double largest = 0;  // the mean of EF's values approaches x, EF21's last one does
     for (std::size_t i = 0; i < 100; ++i)
       largest = std::max(largest, kind == FeedbackKind::ef21 && &ends == &link
                                       ? std::abs(double{seen[i]} - x[i])
@@ -267,7 +267,7 @@ TEST_CASE("what topk leaves out comes later", "[codec][topk][feedback]") {
   CHECK(miss(without) > 0.9);
 }
 
-// With powers of two everything else is the same to the bit.
+// With powers of two, everything else is the same to the bit.
 TEST_CASE("memories and errors do not depend on the step's scale", "[codec][topk][feedback]") {
   const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
   const auto codec = GENERATE(CodecKind::topk, CodecKind::directq);
@@ -336,7 +336,7 @@ TEST_CASE("a warm-up leaves no error and fills memories", "[codec][topk][feedbac
   CHECK(link.sent_bytes.size() < 4 * 80);
 }
 
-TEST_CASE("memories and errors stay finite whatever comes", "[codec][topk][feedback]") {
+TEST_CASE("memories and errors stay finite for all values", "[codec][topk][feedback]") {
   const auto storage = GENERATE(MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16,
                                 MemoryStorage::bits8, MemoryStorage::bits4);
   const auto values = GENERATE(ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes);
@@ -350,7 +350,7 @@ TEST_CASE("memories and errors stay finite whatever comes", "[codec][topk][feedb
   check_hostile_values(link, storage);
 }
 
-TEST_CASE("error sums with memories compare what is seen with what was to be sent",
+TEST_CASE("error sums with memories compare the values seen with the original ones",
           "[codec][topk][feedback]") {
   const auto kind = GENERATE(0, 1, 2, 3);
   CodecSettings settings = kind == 3 ? topk_delta(0.2, FirstVisit::quantize8)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// TopK against plain references: what is chosen, its bytes, what is refused.
+// TopK compared with plain references: chosen values, their bytes, and what is refused.
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstring>
@@ -86,20 +86,20 @@ const std::vector<Content>& contents() {
        [](std::mt19937& random, std::size_t i) {
          return normal(random, i) * (i / 97 % 20 == 3 ? 100.0f : 1.0f);
        }},
-      // In large samples the first 256 of each 8,192 values tell how large the k-th is.
-      {"large where they tell",
+      // In large samples, the selection samples the first 256 of each 8,192 values.
+      {"large where it samples",
        [](std::mt19937& random, std::size_t i) {
          return normal(random, i) * (i % 8192 < 256 ? 1000.0f : 1.0f);
        }},
-      {"small where they tell",
+      {"small where it samples",
        [](std::mt19937& random, std::size_t i) {
          return normal(random, i) * (i % 8192 < 256 ? 0.001f : 1.0f);
        }},
-      {"zeros but where they tell",
+      {"zeros except where it samples",
        [](std::mt19937& random, std::size_t i) {
          return i % 8192 < 256 ? normal(random, i) : 0.0f;
        }},
-      {"zeros where they tell",
+      {"zeros where it samples",
        [](std::mt19937& random, std::size_t i) {
          return i % 8192 < 256 ? 0.0f : normal(random, i);
        }},
@@ -112,7 +112,8 @@ struct Case {
   std::vector<int> tokens;
 };
 
-/// Odd sizes, one value, absent and short samples, more than what one team looks at.
+/// Returns cases of odd sizes, one value, absent and short samples, and more values than one team
+/// processes.
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {{1, 1, 1}, {1}},    {{1, 1, 2}, {1}},        {{3, 5, 7}, {4, 0, 3}},     {{2, 3, 4}, {}},
@@ -126,7 +127,7 @@ std::vector<std::uint64_t> ids_of(const std::vector<int>& tokens) {
   return ids;
 }
 
-/// All rows; padding is NaN.
+/// Returns all rows; padding is NaN.
 std::vector<float> rows_of(const Case& test, const Fill& value, unsigned seed) {
   std::mt19937 random(seed);
   const std::size_t row = test.shape.channels;
@@ -170,7 +171,7 @@ TEST_CASE("topk sends the values of largest magnitude", "[codec][topk]") {
   }
 }
 
-TEST_CASE("positions travel in the shortest of their formats", "[codec][topk]") {
+TEST_CASE("positions are sent in the shortest of their formats", "[codec][topk]") {
   std::set<int> formats;
   for (const double part : {1.0, 0.6, 0.3, 0.1, 0.02, 0.005, 0.0001})
     for (const Case& test : cases()) {
@@ -287,7 +288,7 @@ TEST_CASE("random levels of topk's values are unbiased", "[codec][topk]") {
   CHECK(std::abs(sum / count) < 5 * std::sqrt(sum2) / count);
 }
 
-TEST_CASE("an end of topk holds what it uses", "[codec][topk]") {
+TEST_CASE("an end of topk holds only what it uses", "[codec][topk]") {
   const auto kind = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
   CodecSettings settings = topk(0.1);
   settings.error_feedback = true;
@@ -304,7 +305,7 @@ TEST_CASE("an end of topk holds what it uses", "[codec][topk]") {
   const std::size_t sender = bytes_of(BoundarySide::sender, settings) - tables;
   CHECK(receiver <= 8 * chosen + 256);
   CHECK(receiver >= 8 * chosen);  // positions and values
-  CHECK(sender >= 12 * values);   // candidates, their keys, what is chosen from
+  CHECK(sender >= 12 * values);   // candidates, their keys, values to choose from
   CHECK(sender <= bytes_of({}, settings) - tables);
 }
 
@@ -333,7 +334,7 @@ TEST_CASE("topk is a contraction", "[codec][topk]") {
     }
 }
 
-TEST_CASE("topk counts what is not finite and sums its errors", "[codec][topk]") {
+TEST_CASE("topk counts values that are not finite and sums its errors", "[codec][topk]") {
   const bool measures = GENERATE(false, true);
   const auto values = GENERATE(ChosenValues::fp32, ChosenValues::codes);
   const Case test{{2, 30, 33}, {30, 20}};
@@ -364,7 +365,7 @@ TEST_CASE("topk counts what is not finite and sums its errors", "[codec][topk]")
 
 namespace {
 
-/// Decodes a payload that may be anything; true: it was taken.
+/// Decodes a payload that may be anything. Returns true if it is accepted.
 bool takes(CodecLink& link, const Bytes& payload) {
   Kokkos::deep_copy(link.received, 77.0f);
   try {
@@ -379,7 +380,7 @@ bool takes(CodecLink& link, const Bytes& payload) {
 
 }  // namespace
 
-TEST_CASE("topk refuses what is not its payload and leaves the rows alone", "[codec][topk]") {
+TEST_CASE("topk refuses other payloads and leaves the rows unchanged", "[codec][topk]") {
   const double part = GENERATE(0.6, 0.1, 0.003);
   const auto values = GENERATE(ChosenValues::fp32, ChosenValues::fp16, ChosenValues::codes);
   const Case test{{2, 12, 25}, {12, 9}};
@@ -396,7 +397,7 @@ TEST_CASE("topk refuses what is not its payload and leaves the rows alone", "[co
   CHECK_FALSE(takes(link, other));
   other.resize(100000);
   CHECK_FALSE(takes(link, other));
-  // A flipped bit of a header is always seen, others may make another payload; nothing crashes.
+  // A flipped bit of a header is always detected, others may make another payload. Nothing crashes.
   for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
     other = whole;
     other[bit / 8] ^= static_cast<std::uint8_t>(1u << bit % 8);
@@ -417,7 +418,7 @@ TEST_CASE("topk refuses what is not its payload and leaves the rows alone", "[co
   CHECK(takes(link, whole));
 }
 
-TEST_CASE("settings of topk that no codec has", "[codec][topk]") {
+TEST_CASE("invalid settings of topk are refused", "[codec][topk]") {
   const CodecShape shape{1, 4, 5};
   const auto refused = [&](CodecSettings settings, const char* text) {
     CHECK_THROWS_WITH(make_codec(settings, shape, MemoryStorage::fp16), Catch::Contains(text));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What codecs send in evaluations: the bytes that they send of a sample without memory, or the
-// plain C(x), from nothing and leaving nothing.
+// Values that codecs send in evaluations: the bytes that they send of a sample without memory, or
+// the plain C(x). No memory is read or changed.
 #include "core/codec/algorithms/without_memory.hpp"
 
 #include <catch2/catch.hpp>
@@ -76,7 +76,8 @@ CodecSettings after_warmup(CodecSettings settings) {
 
 }  // namespace
 
-TEST_CASE("codecs without memory evaluate as they train, but for warm-up", "[codec][evaluation]") {
+TEST_CASE("codecs without memory evaluate as they train, except for warm-up",
+          "[codec][evaluation]") {
   const auto kind = GENERATE(CodecKind::none, CodecKind::fp16, CodecKind::bf16, CodecKind::directq,
                              CodecKind::topk);
   const CodecSettings settings = codec(kind);
@@ -84,7 +85,8 @@ TEST_CASE("codecs without memory evaluate as they train, but for warm-up", "[cod
     CHECK(without_memory(settings, changes) == after_warmup(settings));
 }
 
-TEST_CASE("a step of the message evaluates as one of each token", "[codec][evaluation]") {
+TEST_CASE("one step for a message becomes one for each token in evaluations",
+          "[codec][evaluation]") {
   CodecSettings settings = codec(CodecKind::directq);
   settings.scale = ScaleKind::message;
   settings.rms_step = 0.5;
@@ -95,7 +97,7 @@ TEST_CASE("a step of the message evaluates as one of each token", "[codec][evalu
   CHECK(sends_tokens_alone(expected));
 }
 
-TEST_CASE("error feedback evaluates as the plain codec", "[codec][evaluation]") {
+TEST_CASE("error feedback becomes the plain codec in evaluations", "[codec][evaluation]") {
   const auto kind = GENERATE(CodecKind::directq, CodecKind::topk);
   const auto feedback = GENERATE(FeedbackKind::ef, FeedbackKind::ef21, FeedbackKind::mixed);
   if (kind == CodecKind::directq && feedback == FeedbackKind::mixed) return;
@@ -108,7 +110,7 @@ TEST_CASE("error feedback evaluates as the plain codec", "[codec][evaluation]") 
   check_same(evaluated, after_warmup(settings));
 }
 
-TEST_CASE("changes evaluate as first visits", "[codec][evaluation]") {
+TEST_CASE("changes become first visits in evaluations", "[codec][evaluation]") {
   CodecSettings settings = codec(GENERATE(CodecKind::aqsgd, CodecKind::aqsgd_topk), 3);
   settings.first_visit = GENERATE(FirstVisit::fp32, FirstVisit::quantize8);
   settings.rounding = GENERATE(Rounding::nearest, Rounding::stochastic);
@@ -116,12 +118,13 @@ TEST_CASE("changes evaluate as first visits", "[codec][evaluation]") {
   check_same(without_memory(settings, kFirstVisit), after_warmup(settings));
 }
 
-TEST_CASE("entropy-coded changes evaluate as first visits and directly", "[codec][evaluation]") {
+TEST_CASE("entropy-coded changes become first visits or values in evaluations",
+          "[codec][evaluation]") {
   CodecSettings settings = codec(CodecKind::aqsgd, 3);
   settings.entropy_coding = true;
   settings.rms_step = GENERATE(0.0, 1.0);
   settings.first_visit = GENERATE(FirstVisit::fp32, FirstVisit::quantize8);
-  // Payloads count their groups of codes; changes have more groups.
+  // Payloads count their groups of codes, and changes have more groups.
   const CodecSettings first = without_memory(settings, kFirstVisit);
   CHECK(send(first, true).seen == send(after_warmup(settings), true).seen);
   CodecSettings expected = after_warmup(settings);
@@ -129,14 +132,14 @@ TEST_CASE("entropy-coded changes evaluate as first visits and directly", "[codec
   check_same(without_memory(settings, kDirect), expected);
 }
 
-TEST_CASE("changes evaluate directly as quantize and topk", "[codec][evaluation]") {
+TEST_CASE("changes become directq or topk in direct evaluations", "[codec][evaluation]") {
   CodecSettings settings = codec(CodecKind::aqsgd, 4);
   settings.scale = GENERATE(ScaleKind::channel, ScaleKind::tile);
   settings.levels = GENERATE(Levels::symmetric, Levels::asymmetric);
   CodecSettings expected = after_warmup(settings);
   expected.kind = CodecKind::directq;
   check_same(without_memory(settings, kDirect), expected);
-  CodecSettings whole = settings;  // a step of values alone has nothing to be relative to
+  CodecSettings whole = settings;  // without a memory, the step is relative to nothing
   whole.scale = ScaleKind::message;
   CHECK(without_memory(whole, kDirect).scale == ScaleKind::tile);
   CHECK(without_memory(whole, kDirect).tile == kWholeRow);
@@ -147,8 +150,7 @@ TEST_CASE("changes evaluate directly as quantize and topk", "[codec][evaluation]
   check_same(without_memory(settings, kDirect), expected);
 }
 
-TEST_CASE("stochastic rounding of evaluations has random numbers of its own",
-          "[codec][evaluation]") {
+TEST_CASE("stochastic rounding of evaluations has its own random numbers", "[codec][evaluation]") {
   CodecSettings settings = after_warmup(codec(CodecKind::directq));
   settings.rounding = Rounding::stochastic;
   const Sent sent = send(settings, false);
