@@ -21,9 +21,6 @@ PHRASES = {
     r"\b(?:is|are) told\b": "is reported, is passed",
     r"\bwants?\b": "requires, expects",
     r"\btaken for\b": "treated as",
-}
-# The same in all files but those of UNREVISED.
-MORE_PHRASES = {
     r"\bso many\b(?! that)": "a number or the parameter's name",
     r"\bas they are(?=[.,;:)]|$)": "unchanged",
     r"\bgo(?:es)? on (?:from|where|with|behind)\b": "resumes from, continues",
@@ -35,23 +32,14 @@ MORE_PHRASES = {
     r"\bmend\b": "correct",
     r"\bwhat (?:is|was) there\b": "the existing, the former",
 }
-UNREVISED = ("core/codec", "tests/unit/core/codec")
-FIRST_WORDS = r"(?:Of|What|That of|Those|Whether|Where)\b"
-MORE_FIRST_WORDS = r"(?:How|Which|Why|Who)\b"
+FIRST_WORDS = re.compile(r"(?:Of|What|That of|Those|Whether|Where|How|Which|Why|Who)\b")
 COMMENT = re.compile(r"(?://[/!]?<?|(?<!\S)#)\s+(.*)")
+PATTERNS = [(re.compile(phrase, re.IGNORECASE), use) for phrase, use in PHRASES.items()]
 
 
-def compiled(phrases):
-    return [(re.compile(phrase, re.IGNORECASE), use) for phrase, use in phrases.items()]
-
-
-PATTERNS, MORE_PATTERNS = compiled(PHRASES), compiled(MORE_PHRASES)
-
-
-def phrases_in(text, is_revised):
+def phrases_in(text):
     return [f"'{found.group()}': write {use}"
-            for pattern, use in PATTERNS + (MORE_PATTERNS if is_revised else [])
-            for found in pattern.finditer(text)]
+            for pattern, use in PATTERNS for found in pattern.finditer(text)]
 
 
 def comment_of(line):
@@ -59,15 +47,14 @@ def comment_of(line):
     return found.group(1) if found and "://" not in line[:found.start() + 3] else None
 
 
-def mistakes_in_source(text, is_revised=True):
+def mistakes_in_source(text):
     mistakes, before = [], None
-    first_words = f"(?:{FIRST_WORDS}|{MORE_FIRST_WORDS})" if is_revised else FIRST_WORDS
     for number, line in enumerate(text.splitlines(), start=1):
         comment = comment_of(line)
         if comment is not None:
-            mistakes += [f"{number}: {what}" for what in phrases_in(comment, is_revised)]
+            mistakes += [f"{number}: {what}" for what in phrases_in(comment)]
             begins = before is None or not line.lstrip().startswith(("//", "#"))
-            if begins and re.match(first_words, comment):
+            if begins and FIRST_WORDS.match(comment):
                 mistakes.append(f"{number}: a comment begins with '{comment.split()[0]}'")
         before = comment
     return mistakes
@@ -82,10 +69,10 @@ def prose_of(text):
     return re.sub(r"`[^`\n]*`", "CODE", text)
 
 
-def mistakes_in_document(text, is_revised=True):
+def mistakes_in_document(text):
     mistakes = []
     for number, line in enumerate(prose_of(text).splitlines(), start=1):
-        mistakes += [f"{number}: {what}" for what in phrases_in(line, is_revised)]
+        mistakes += [f"{number}: {what}" for what in phrases_in(line)]
         for sentence in re.split(r"(?<=[.!?:;])\s+", line):
             words = len(sentence.split())
             if words > LONGEST_SENTENCE:
@@ -115,10 +102,6 @@ for path in sources + documents:
     if path.parts[:2] == ("tests", "style"):
         continue
     text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
-    is_revised = not str(path).startswith(UNREVISED)
-    if path.suffix != ".md":
-        found = mistakes_in_source(text, is_revised)
-    else:
-        found = mistakes_in_document(text, is_revised)
-    mistakes += [f"{path}:{mistake}" for mistake in found]
+    find_mistakes = mistakes_in_document if path.suffix == ".md" else mistakes_in_source
+    mistakes += [f"{path}:{mistake}" for mistake in find_mistakes(text)]
 finish(mistakes, len(sources) + len(documents))
