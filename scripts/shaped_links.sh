@@ -3,7 +3,9 @@
 # shellcheck disable=SC2034  # arrays that are reached through a local -n
 # Trains over really shaped links instead of emulated ones: a network namespace a rank and veth
 # pairs, shaped by tc: one between every two ranks, or with network.wire = "rank" one from each rank
-# to a switch, shaped in both directions. Needs root, iproute2 and Open MPI, and leaves nothing behind.
+# to a switch, shaped in both directions. [network.replicas] shapes the links between two replicas;
+# three or more share no link with wire = "boundary" and need wire = "rank". Requires root, iproute2
+# and Open MPI, and leaves nothing behind.
 #
 #   scripts/shaped_links.sh [options] DECK [section.key=value ...]
 #
@@ -85,10 +87,12 @@ value() {
 }
 
 stages=$(value pipeline stages)
-((stages >= 2)) || fail "$deck has $stages stage: a link needs two; give -n"
-ranks=$((stages / $(value pipeline stages_per_rank)))
-is_ring=$((ranks < stages))
-[[ $(value pipeline replicas) == 1 ]] || fail "only one replica: pipeline.replicas=1"
+replicas=$(value pipeline replicas)
+((stages * replicas >= 2)) ||
+  fail "$deck has one stage and one replica: a link needs two; give -n or pipeline.replicas=2"
+pipeline_ranks=$((stages / $(value pipeline stages_per_rank)))
+ranks=$((pipeline_ranks * replicas))
+is_ring=$((pipeline_ranks < stages))
 
 # from_deck NAME KEY: array NAME = entries of KEY in [network.NAME], else in [network].
 from_deck() {
@@ -109,15 +113,25 @@ entry() {
 
 wire=$(value network wire)
 wire=${wire:-boundary}
+[[ $wire == rank ]] || ((replicas <= 2)) ||
+  fail "$replicas replicas of a stage share a link each: use network.wire=rank, or pipeline.replicas=2"
 
 # link_entry KEY I J: rate or latency from rank I to rank J. Between ranks with several stages the
 # last one comes before the first; else only tied token rows go there, like a gradient of the last
-# boundary, and their gradients, like an activation.
+# boundary, and their gradients, like an activation. Ranks of other stages and replicas exchange
+# no messages but those that begin and end a run.
 link_entry() {
-  local key=$1 i=$2 j=$3 forward=() backward=() wires=()
+  local key=$1 forward=() backward=() wires=() replica=$(($2 / pipeline_ranks))
+  local i=$(($2 % pipeline_ranks)) j=$(($3 % pipeline_ranks))
   if [[ $wire == rank ]]; then
     from_deck wires "$key"
     entry wires "$i"
+    return
+  fi
+  if ((replica != $3 / pipeline_ranks)); then
+    local between=0
+    ((i != j)) || between=$(value network.replicas "$key")
+    printf '%s' "${between:-0}"
     return
   fi
   from_deck forward "$key"
@@ -133,7 +147,7 @@ link_entry() {
   elif ((j > i)); then
     entry forward 0
   else
-    entry backward $((ranks - 2))
+    entry backward $((pipeline_ranks - 2))
   fi
 }
 
@@ -297,7 +311,8 @@ chmod +x "$work/agent"
 hosts=''
 for ((i = 0; i < ranks; ++i)); do hosts+=,$(address "$i"):1; done
 no_emulation=(network.wire=boundary network.bandwidth=0 network.latency=0 'network.forward.bandwidth=[]'
-  'network.forward.latency=[]' 'network.backward.bandwidth=[]' 'network.backward.latency=[]')
+  'network.forward.latency=[]' 'network.backward.bandwidth=[]' 'network.backward.latency=[]'
+  network.replicas.bandwidth=0 network.replicas.latency=0)
 network=10.77.0.0/24
 
 echo "shaped_links: $ranks ranks, $(rate_of 0 1) forward and $(rate_of 1 0) backward," \

@@ -105,17 +105,35 @@ class ShapedLinks(unittest.TestCase):
         with h5py.File(pathlib.Path(self.folder.name, directory, "run.h5")) as run:
             return {name: values[()] for name, values in run["steps"].items()}
 
-    def test_same_as_emulated(self):
-        self.finish(self.start("deck.toml", "output.directory=shaped"), 0)
-        subprocess.run([*MPIEXEC, "-n", "2", PROGRAM, "train", "deck.toml",
-                        "output.directory=emulated"], cwd=self.folder.name, env=ENVIRONMENT,
-                       check=True, capture_output=True, timeout=60)
+    def run_both(self, ranks, *overrides):
+        """Returns the steps of a run over shaped and of one over emulated links."""
+        self.finish(self.start("deck.toml", "output.directory=shaped", *overrides), 0)
+        subprocess.run([*MPIEXEC, "-n", str(ranks), PROGRAM, "train", "deck.toml",
+                        "output.directory=emulated", *overrides], cwd=self.folder.name,
+                       env=ENVIRONMENT, check=True, capture_output=True, timeout=60)
         shaped, emulated = self.steps("shaped"), self.steps("emulated")
         for name in ("loss", "gradient_norm", "forward_bytes", "backward_bytes", "tied_row_bytes",
-                     "tied_gradient_bytes"):
+                     "tied_gradient_bytes", "replica_bytes"):
             np.testing.assert_array_equal(shaped[name], emulated[name], name)
+        return shaped, emulated
+
+    def test_same_as_emulated(self):
+        shaped, _ = self.run_both(2)
         # Without shaping these steps are many times faster. A full bucket lets 32 KiB pass at once.
         wire = (shaped["forward_bytes"].sum() - 32768) * 8 / BITS_PER_SECOND
+        self.assertGreater(shaped["seconds"][-1], wire)
+
+    def test_replicas_over_one_wire_each(self):
+        shaped, emulated = self.run_both(3, "pipeline.stages=1", "pipeline.replicas=3",
+                                         "network.wire=rank")
+        for steps in (shaped, emulated):
+            wire = (steps["replica_bytes"].sum() / 3 - 32768) * 8 / BITS_PER_SECOND
+            self.assertGreater(steps["seconds"][-1], wire)
+
+    def test_links_between_two_replicas(self):
+        shaped, _ = self.run_both(4, "pipeline.replicas=2", "network.bandwidth=0",
+                                  "network.replicas.bandwidth=20 Mbit/s")
+        wire = (shaped["replica_bytes"].sum(axis=0).max() / 2 - 32768) * 8 / BITS_PER_SECOND
         self.assertGreater(shaped["seconds"][-1], wire)
 
     def test_leaves_nothing_behind_when_stopped(self):
@@ -131,6 +149,7 @@ class ShapedLinks(unittest.TestCase):
     def test_mistakes(self):
         cases = [(["missing.toml"], 2, "missing.toml"),
                  (["-n", "1", "deck.toml"], 1, "a link needs two"),
+                 (["deck.toml", "pipeline.replicas=3"], 1, "use network.wire=rank"),
                  (["--rate", "fast", "deck.toml"], 1, "rate fast"),
                  (["--rate"], 1, "--rate needs a value"),
                  (["--wrong", "deck.toml"], 1, "unknown option --wrong"),
