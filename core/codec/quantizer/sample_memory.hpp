@@ -165,9 +165,9 @@ struct PackedMemory {
     std::uint16_t* step_of_tile = steps(row);
     std::uint8_t* bytes = bits == 8 ? packed(row) : codes;
     if constexpr (kHostExecution) {
-      constexpr int kMost = kTile * StepsTogether::kMost;
-      for (int first = 0; first < n; first += kMost)
-        code_tiles(team, n - first < kMost ? n - first : kMost, x + first, bytes + first,
+      constexpr int kTogether = kTile * StepsTogether::kMost;
+      for (int first = 0; first < n; first += kTogether)
+        code_tiles(team, n - first < kTogether ? n - first : kTogether, x + first, bytes + first,
                    step_of_tile + first / kTile);
     } else {
       for_tiles(n, kTile, [=, &team](int i, int first, int width) {
