@@ -6,7 +6,7 @@
 #include <string>
 
 #include "models/blocks/post_norm_block.hpp"
-#include "models/blocks/residual_branches.hpp"
+#include "models/blocks/transformer_branches.hpp"
 #include "models/encoder_config.hpp"
 
 namespace deltapipe {

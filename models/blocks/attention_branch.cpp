@@ -2,7 +2,7 @@
 #include "core/base/parallel/profiling_region.hpp"
 #include "core/kernels/attention/cached_attention.hpp"
 #include "core/kernels/gemm/gemv.hpp"
-#include "models/blocks/residual_branches.hpp"
+#include "models/blocks/transformer_branches.hpp"
 
 namespace deltapipe {
 

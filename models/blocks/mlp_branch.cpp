@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/parallel/profiling_region.hpp"
 #include "core/kernels/gemm/gemv.hpp"
-#include "models/blocks/residual_branches.hpp"
+#include "models/blocks/transformer_branches.hpp"
 
 namespace deltapipe {
 

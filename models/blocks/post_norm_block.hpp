@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "models/blocks/residual_branches.hpp"
 #include "models/blocks/self_attention.hpp"
+#include "models/blocks/transformer_branches.hpp"
 
 namespace deltapipe {
 

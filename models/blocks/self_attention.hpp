@@ -5,7 +5,7 @@
 
 #include "models/blocks/block.hpp"
 #include "models/blocks/layers.hpp"
-#include "models/blocks/residual_branches.hpp"
+#include "models/blocks/transformer_branches.hpp"
 
 namespace deltapipe {
 

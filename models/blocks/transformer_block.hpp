@@ -2,7 +2,7 @@
 // Blocks of residual branches.
 #pragma once
 
-#include "models/blocks/residual_branches.hpp"
+#include "models/blocks/transformer_branches.hpp"
 
 namespace deltapipe {
 
