@@ -3,8 +3,8 @@
 # shellcheck disable=SC2034  # arrays that are reached through a local -n
 # Trains over really shaped links instead of emulated ones: a network namespace a rank and veth
 # pairs, shaped by tc: one between every two ranks, or with network.wire = "rank" one from each rank
-# to a switch, shaped in both directions. [network.replicas] shapes the links between two replicas;
-# three or more share no link with wire = "boundary" and need wire = "rank". Requires root, iproute2
+# to a switch, shaped in both directions. [network.replicas] shapes the links between two replicas.
+# Three or more share one link of each rank, which only wire = "rank" has. Requires root, iproute2
 # and Open MPI, and leaves nothing behind.
 #
 #   scripts/shaped_links.sh [options] DECK [section.key=value ...]
@@ -114,7 +114,7 @@ entry() {
 wire=$(value network wire)
 wire=${wire:-boundary}
 [[ $wire == rank ]] || ((replicas <= 2)) ||
-  fail "$replicas replicas of a stage share a link each: use network.wire=rank, or pipeline.replicas=2"
+  fail "$replicas replicas share one link of each rank: use network.wire=rank, or pipeline.replicas=2"
 
 # link_entry KEY I J: rate or latency from rank I to rank J. Between ranks with several stages the
 # last one comes before the first; else only tied token rows go there, like a gradient of the last
@@ -315,7 +315,7 @@ no_emulation=(network.wire=boundary network.bandwidth=0 network.latency=0 'netwo
   network.replicas.bandwidth=0 network.replicas.latency=0)
 network=10.77.0.0/24
 
-echo "shaped_links: $ranks ranks, $(rate_of 0 1) forward and $(rate_of 1 0) backward," \
+echo "shaped_links: $ranks ranks, $(rate_of 0 1) from rank 0 to 1 and $(rate_of 1 0) back," \
   "latency $(latency_of 0 1) $( ((needs_netem)) && echo 'by netem' || echo 'not shaped')"
 # In the background, because bash runs traps only between commands in the foreground.
 # btl_tcp_flags 1: large messages as plain sends; else two-way traffic often takes turns.

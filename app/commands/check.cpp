@@ -468,14 +468,15 @@ void print_summary(const Settings& settings, const ModelLayout& model,
                 grouped(static_cast<std::uint64_t>(settings.training.micro_batch_size) *
                         settings.training.micro_batches * settings.pipeline.replicas)
                     .c_str());
-  else if (settings.pipeline.stages > 1)
+  else if (ranks_of(settings.pipeline) > 1)
     std::printf("# run: its length and its bytes are known when tokenizer and text are there\n");
   if (traffic) {
+    const char* const of_links = settings.pipeline.stages > 1 ? "network" : "network.replicas";
     const WireBytes boundaries = traffic->boundaries();
     const std::uint64_t all = boundaries.all() + traffic->replicas();
     std::printf("# network: %s%s a step, %s the run, %s of fp32; evaluations %s more\n",
                 is_exact(settings, *traffic) ? "" : "at most ", text_of(all / steps).c_str(),
-                text_of(all).c_str(), part_of(all, boundaries.fp32 + traffic->replicas()).c_str(),
+                text_of(all).c_str(), part_of(all, boundaries.fp32 + traffic->replica_fp32).c_str(),
                 text_of(traffic->evaluation_bytes().all()).c_str());
     if (!traffic->links.empty())
       std::printf(
@@ -485,8 +486,14 @@ void print_summary(const Settings& settings, const ModelLayout& model,
           duration_text(traffic->step_seconds * static_cast<double>(steps)).c_str());
     else
       std::printf(
-          "# links: not known; network.bandwidth=\"100 Mbit/s\" network.latency=\"1 ms\" on the "
-          "command line gives their seconds\n");
+          "# links: not known; %s.bandwidth=\"100 Mbit/s\" %s.latency=\"1 ms\" on the command line "
+          "gives their seconds\n",
+          of_links, of_links);
+    if (!traffic->links.empty() && settings.pipeline.replicas > 1 &&
+        settings.network.wire == WireSharing::boundary &&
+        settings.network.replicas == LinkSettings())
+      std::printf(
+          "# links: without those of sums over replicas, which network.replicas.bandwidth names\n");
   }
   std::uint64_t largest = 0;
   for (const RankMemory& rank : ranks) largest = std::max(largest, rank.host_peak());
@@ -559,7 +566,7 @@ std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
   }
   print_summary(settings, model, inputs, steps, ranks, traffic,
                 disk_needs(settings, model, shape, ranks_here(ranks.size(), machines)));
-  if (shows_schedule) print_schedule(settings, step_traits(settings, model));
+  if (shows_schedule) print_schedule(settings, step_traits(model));
   print_warning_lines(warnings_of(settings, model.model->dropout()));
   print_warning_lines(warnings_of_precision(settings, emulating_ranks(settings)));
   print_warning_lines(warnings_of_evaluation(settings));

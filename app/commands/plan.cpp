@@ -88,6 +88,7 @@ struct PlannedRun {
 PlannedRun plan_run(const Settings& settings) {
   PlannedRun run;
   run.settings = settings;
+  if (settings.pipeline.replicas == 1) run.settings.network.replicas = {};
   run.inputs = read_available_inputs(settings);
   if (!run.inputs.model) require(run.inputs.files);
   run.model = plan_layout(settings, std::move(run.inputs.model));
@@ -109,10 +110,13 @@ std::vector<NetworkSettings> networks_of(const Settings& settings) {
 /// Returns the slowest link's bandwidth, or 0 without a limit.
 double bandwidth_of(const NetworkSettings& network) {
   double slowest = 0;
+  const auto note = [&slowest](const LinkSettings& link) {
+    if (link.bits_per_second == 0) return;
+    slowest = slowest == 0 ? link.bits_per_second : std::min(slowest, link.bits_per_second);
+  };
   for (const auto* links : {&network.forward, &network.backward, &network.ranks})
-    for (const LinkSettings& link : *links)
-      if (link.bits_per_second > 0)
-        slowest = slowest == 0 ? link.bits_per_second : std::min(slowest, link.bits_per_second);
+    for (const LinkSettings& link : *links) note(link);
+  note(network.replicas);
   return slowest;
 }
 

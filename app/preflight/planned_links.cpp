@@ -28,16 +28,25 @@ void PlannedLinks::pass(int from, int to, std::uint64_t bytes) {
   loads_["rank " + std::to_string(to) + " in"] += wire(to).seconds_of(bytes);
 }
 
+double PlannedLinks::sum_seconds_of(int rank, std::uint64_t bytes) const {
+  if (network_.ranks.empty())
+    return EmulatedLink(network_.replicas, Framing::none).seconds_of(bytes);
+  return wire(rank).seconds_of(bytes);
+}
+
+double PlannedLinks::sum_latency_of(int rank) const {
+  return (network_.ranks.empty() ? network_.replicas : wire_settings(rank)).latency_seconds;
+}
+
 void PlannedLinks::pass_sum(int rank, std::uint64_t bytes) {
   const std::string name = "rank " + std::to_string(rank);
-  if (network_.ranks.empty()) {
-    if (network_.replicas != LinkSettings())
-      loads_[name + " to replicas"] +=
-          EmulatedLink(network_.replicas, Framing::none).seconds_of(bytes);
-    return;
+  const double seconds = sum_seconds_of(rank, bytes);
+  if (!network_.ranks.empty()) {
+    loads_[name + " out"] += seconds;
+    loads_[name + " in"] += seconds;
+  } else if (network_.replicas != LinkSettings()) {
+    loads_[name + " to replicas"] += seconds;
   }
-  loads_[name + " out"] += wire(rank).seconds_of(bytes);
-  loads_[name + " in"] += wire(rank).seconds_of(bytes);
 }
 
 LinkSettings PlannedLinks::between(int from, int to) const {

@@ -26,6 +26,9 @@ class PlannedLinks {
   /// Returns the seconds in which a message occupies the link or, with rank wires, each of two.
   double seconds_of(int from, int to, std::uint64_t bytes) const;
   double latency_of(int from, int to) const;
+  /// The same for what a rank sends to other replicas.
+  double sum_seconds_of(int rank, std::uint64_t bytes) const;
+  double sum_latency_of(int rank) const;
   /// Counts a message of one rank to another; of a rank to itself, nothing.
   void pass(int from, int to, std::uint64_t bytes);
   /// Counts a part of a sum that a rank sends to other replicas, which send it as much.

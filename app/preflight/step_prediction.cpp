@@ -68,7 +68,7 @@ MeanTokens mean_tokens(const PipelineShape& shape, const Dataset* data) {
 PlannedStep::PlannedStep(const Settings& settings, const ModelLayout& model,
                          const PipelineShape& shape, const Dataset* data, const WorkRates& rates)
     : settings_(settings),
-      traits_(step_traits(settings, model)),
+      traits_(step_traits(model)),
       programs_(step_programs(settings, traits_)),
       step_seconds_(rates.step_seconds) {
   const MeanTokens mean = mean_tokens(shape, data);
@@ -131,10 +131,12 @@ void PlannedStep::plan_boundaries(const ModelLayout& model, const PipelineShape&
 void PlannedStep::plan_rows(const ModelLayout& model, const PipelineShape& shape,
                             const Dataset* data, const MeanTokens& mean) {
   const PipelineSettings& p = settings_.pipeline;
-  if (!traits_.sends_rows && !traits_.trains_common) return;
-  const StagePlan plan = stage_plan_of(
-      settings_, model, shape,
-      {traits_.sends_rows ? p.stages - 1 : 0, p.stages, 0, p.replicas, p.stages_per_rank});
+  if (p.stages == 1) return;
+  const bool sends_rows = traits_.embedding == EmbeddingPlace::shared && !traits_.embedding_frozen;
+  if (!sends_rows && !traits_.trains_common) return;
+  const StagePlan plan =
+      stage_plan_of(settings_, model, shape,
+                    {sends_rows ? p.stages - 1 : 0, p.stages, 0, p.replicas, p.stages_per_rank});
   if (traits_.trains_common) {
     const auto bytes = [](const BoundaryEndPlan& end, CrossingKind kind) {
       return message_bytes(end, kind, 1, end.codec.shape.tokens);
@@ -142,7 +144,7 @@ void PlannedStep::plan_rows(const ModelLayout& model, const PipelineShape& shape
     common_gradient_.bytes = bytes(*plan.common->receive_gradient, CrossingKind::common_gradients);
     common_values_.bytes = bytes(*plan.common->send_values, CrossingKind::common_values);
   }
-  if (!traits_.sends_rows) return;
+  if (!sends_rows) return;
   const int samples = shape.samples * shape.micro_batches;
   std::set<std::int32_t> tokens;  // different ones of a step
   std::vector<std::int32_t> inputs(static_cast<std::size_t>(shape.tokens));
@@ -172,22 +174,59 @@ void PlannedStep::plan_sums(const ModelLayout& model) {
   for (int stage = 0; stage < settings_.pipeline.stages; ++stage) {
     const auto made = model.model->make_stage(stage_part(model.partition, stage));
     const std::vector<std::size_t> sizes = bucket_sizes(made->parameters());
-    const auto bytes = [&](std::span<const std::size_t> buckets) {
-      return replica_sum_bytes(buckets, replicas, settings_.replicas) /
+    const auto bytes = [&](int bucket) {
+      return replica_sum_bytes(std::span(sizes).subspan(static_cast<std::size_t>(bucket), 1),
+                               replicas, settings_.replicas) /
              static_cast<std::uint64_t>(replicas);
     };
+    const auto [embedding, common] = made->late_buckets();
     Sum sum;
-    sum.bytes = bytes(sizes);
-    sum.pieces = replica_sum_pieces(sizes, replicas);
-    // First moments are exchanged after the backward pass.
-    if (settings_.replicas.codec != ReplicaCodec::adam_moment) {
-      sum.parts = std::max(1, static_cast<int>(sizes.size()));
-      for (const int bucket : made->late_buckets())
-        if (bucket >= 0)
-          sum.late_bytes += bytes(std::span(sizes).subspan(static_cast<std::size_t>(bucket), 1));
+    std::vector<std::size_t> early;
+    for (int bucket = 0; bucket < static_cast<int>(sizes.size()); ++bucket) {
+      const std::size_t size = sizes[static_cast<std::size_t>(bucket)];
+      if (size == 0) continue;
+      (bucket == embedding ? sum.embedding_bytes
+       : bucket == common  ? sum.common_bytes
+                           : sum.bytes) += bytes(bucket);
+      if (bucket != embedding && bucket != common) early.push_back(size);
     }
+    sum.parts = std::max(1, static_cast<int>(early.size()));
+    sum.pieces = replica_sum_pieces(early, replicas);
     sums_.push_back(sum);
   }
+}
+
+/// Sums that overlap with passes.
+void PlannedStep::set_sums(const NetworkSettings& network, SimulationCosts& costs) const {
+  const PlannedLinks links(network, settings_.pipeline);
+  costs.sums.clear();
+  for (std::size_t stage = 0; stage < sums_.size(); ++stage) {
+    const int rank = static_cast<int>(stage) % settings_.pipeline.pipeline_ranks();
+    const auto cost = [&](std::uint64_t bytes, int parts, int pieces) {
+      SumCost sum;
+      if (bytes > 0)
+        sum = {links.sum_seconds_of(rank, bytes), parts, 2 * links.sum_latency_of(rank), pieces};
+      return sum;
+    };
+    const Sum& sum = sums_[stage];
+    costs.sums.push_back(cost(sum.bytes, sum.parts, sum.pieces));
+    if (sum.embedding_bytes > 0) costs.embedding_sum = cost(sum.embedding_bytes, 1, 1);
+    if (sum.common_bytes > 0) costs.common_sum = cost(sum.common_bytes, 1, 1);
+  }
+}
+
+/// The slowest rank's. They hide behind nothing.
+double PlannedStep::seconds_of_sums_at_once(const NetworkSettings& network) const {
+  const PlannedLinks links(network, settings_.pipeline);
+  double seconds = 0;
+  int rank = 0;
+  for (const std::uint64_t bytes : replica_bytes_of_ranks()) {
+    if (bytes > 0)
+      seconds =
+          std::max(seconds, links.sum_seconds_of(rank, bytes) + 2 * links.sum_latency_of(rank));
+    ++rank;
+  }
+  return seconds;
 }
 
 LinkCost PlannedStep::link_cost(const NetworkSettings& network, int from, int to,
@@ -225,35 +264,28 @@ StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
     costs.common_gradient = link_cost(network, 1 % ranks, 0, common_gradient_);
     costs.common_values = link_cost(network, 0, 1 % ranks, common_values_);
   }
-  const bool has_rank_wires = !network.ranks.empty();
-  const LinkSettings link = has_rank_wires ? network.ranks.front() : network.replicas;
-  const EmulatedLink wire(link, has_rank_wires ? Framing::ethernet : Framing::none);
+  // AdamW's first moments are exchanged when all ranks know the norm of the gradients, changes of
+  // local steps after the last of them.
   const int local_steps = settings_.replicas.local_steps;
-  if (p.replicas > 1 && local_steps == 0) {
-    costs.sums.clear();
-    for (const Sum& sum : sums_)
-      costs.sums.push_back({wire.seconds_of(sum.bytes - sum.late_bytes), sum.parts,
-                            2 * link.latency_seconds, sum.pieces, wire.seconds_of(sum.late_bytes)});
-  }
-  // An outer step hides behind nothing; its time is spread over the local steps.
-  const double outer_seconds =
-      p.replicas > 1 && local_steps > 0
-          ? (wire.seconds_of(replica_bytes()) + 2 * link.latency_seconds) / local_steps
-          : 0;
-  if (has_rank_wires) {
-    // The norm of the gradients is summed over all ranks.
+  const bool sums_at_once =
+      local_steps > 0 || settings_.replicas.codec == ReplicaCodec::adam_moment;
+  const double sum_seconds =
+      sums_at_once ? seconds_of_sums_at_once(network) / std::max(1, local_steps) : 0;
+  if (!sums_.empty() && !sums_at_once) set_sums(network, costs);
+  double norm_seconds = 0;  // of the sum over all ranks
+  for (const LinkSettings& link : network.ranks) {
     const auto wires = [&] { return std::make_shared<EmulatedLink>(link, Framing::ethernet); };
     const TimePoint begin{};
-    costs.update +=
-        std::chrono::duration<double>(
-            RankWire{wires(), wires()}.book_tree(begin, ranks * p.replicas, sizeof(double)) - begin)
-            .count();
+    const TimePoint end =
+        RankWire{wires(), wires()}.book_tree(begin, ranks * p.replicas, sizeof(double));
+    norm_seconds = std::max(norm_seconds, std::chrono::duration<double>(end - begin).count());
   }
+  costs.update += norm_seconds;
 
   const Simulation simulation = simulate(programs_, costs);
   DELTAPIPE_ASSERT(simulation.deadlock.empty(), simulation.deadlock);
   StepPrediction prediction;
-  prediction.step_seconds = simulation.makespan() + outer_seconds;
+  prediction.step_seconds = simulation.makespan() + sum_seconds;
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
     const RankSeconds& rank = simulation.seconds[r];
     const double end = simulation.ranks[r].empty() ? 0 : simulation.ranks[r].back().end;
@@ -262,7 +294,7 @@ StepPrediction PlannedStep::predict(const NetworkSettings& network) const {
     sum.codec += rank.codec;
     sum.wire += rank.wire;
     sum.bubble += rank.bubble + simulation.makespan() - end;
-    sum.replicas += rank.replicas + outer_seconds;
+    sum.replicas += rank.replicas + sum_seconds;
   }
   for (double* const part :
        {&prediction.parts.compute, &prediction.parts.codec, &prediction.parts.wire,
@@ -277,11 +309,15 @@ std::uint64_t PlannedStep::largest(const std::vector<MessageCost>& messages) {
   return bytes;
 }
 
-std::uint64_t PlannedStep::replica_bytes() const {
+std::vector<std::uint64_t> PlannedStep::replica_bytes_of_ranks() const {
   std::vector<std::uint64_t> ranks(static_cast<std::size_t>(settings_.pipeline.pipeline_ranks()));
   for (std::size_t stage = 0; stage < sums_.size(); ++stage)
-    ranks[stage % ranks.size()] += sums_[stage].bytes;
-  return *std::ranges::max_element(ranks);
+    ranks[stage % ranks.size()] += sums_[stage].all();
+  return ranks;
+}
+
+std::uint64_t PlannedStep::replica_bytes() const {
+  return std::ranges::max(replica_bytes_of_ranks());
 }
 
 NetworkSettings with_bandwidth(NetworkSettings network, double bits_per_second) {

@@ -47,11 +47,14 @@ class PlannedStep {
     std::uint64_t bytes = 0;
     double codec_seconds = 0;  ///< of each of encoding and decoding
   };
+  /// Bytes that a replica of a stage sends.
   struct Sum {
-    std::uint64_t bytes = 0;       ///< that a replica of the stage sends
-    std::uint64_t late_bytes = 0;  ///< after all passes
+    std::uint64_t bytes = 0;  ///< of gradients that passes complete
+    std::uint64_t embedding_bytes = 0, common_bytes = 0;
     int parts = 1;
-    int pieces = 1;
+    int pieces = 1;  ///< of `bytes`
+
+    std::uint64_t all() const { return bytes + embedding_bytes + common_bytes; }
   };
   static std::uint64_t largest(const std::vector<MessageCost>& messages);
   void plan_boundaries(const ModelLayout& model, const PipelineShape& shape, const MeanTokens& mean,
@@ -59,6 +62,9 @@ class PlannedStep {
   void plan_rows(const ModelLayout& model, const PipelineShape& shape, const Dataset* data,
                  const MeanTokens& mean);
   void plan_sums(const ModelLayout& model);
+  void set_sums(const NetworkSettings& network, SimulationCosts& costs) const;
+  double seconds_of_sums_at_once(const NetworkSettings& network) const;
+  std::vector<std::uint64_t> replica_bytes_of_ranks() const;
   LinkCost link_cost(const NetworkSettings& network, int from, int to,
                      const MessageCost& message) const;
 

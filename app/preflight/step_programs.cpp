@@ -15,15 +15,15 @@ ScheduleShape step_shape(const Settings& settings, int stage) {
   return shape;
 }
 
-StepTraits step_traits(const Settings& settings, const ModelLayout& model) {
-  const int stages = settings.pipeline.stages;
+StepTraits step_traits(const ModelLayout& model) {
   StepTraits traits;
   traits.first_trained_stage = model.first_trained_stage;
-  if (stages == 1) return traits;
   const auto first = model.model->make_stage(stage_part(model.partition, 0));
   const TokenEmbedding<float>* const embedding = first->token_embedding();
   traits.trains_common = first->common_parameters() != nullptr;
-  traits.sends_rows = embedding != nullptr && embedding->shared() && embedding->lends_rows();
+  if (embedding == nullptr) return traits;
+  traits.embedding = embedding->shared() ? EmbeddingPlace::shared : EmbeddingPlace::first_stage;
+  traits.embedding_frozen = embedding->wte_frozen();
   return traits;
 }
 
@@ -38,7 +38,8 @@ std::vector<Program> step_programs(const Settings& settings, const StepTraits& t
       shape.first_trained_stage = traits.first_trained_stage;
       shape.trains_common = traits.trains_common;
       shape.recomputes = stage_recomputes(options, place.stage);
-      shape.embedding = traits.sends_rows ? EmbeddingPlace::shared : EmbeddingPlace::none;
+      shape.embedding = traits.embedding;
+      shape.embedding_frozen = traits.embedding_frozen;
       stages.push_back(shape);
     }
     programs.push_back(training_program(find_schedule(pipeline.schedule), stages));

@@ -17,10 +17,11 @@ ScheduleShape step_shape(const Settings& settings, int stage);
 struct StepTraits {
   int first_trained_stage = 0;
   bool trains_common = false;  ///< gradients of common parameters are summed over stages
-  bool sends_rows = false;     ///< the first and the last stage share a trained token embedding
+  EmbeddingPlace embedding = EmbeddingPlace::none;
+  bool embedding_frozen = false;
 };
 
-StepTraits step_traits(const Settings& settings, const ModelLayout& model);
+StepTraits step_traits(const ModelLayout& model);
 
 /// Returns the program of each rank of a pipeline, for a full step.
 std::vector<Program> step_programs(const Settings& settings, const StepTraits& traits);

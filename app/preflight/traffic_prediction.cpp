@@ -115,7 +115,7 @@ class Counter {
   TrafficPrediction run(const DataSplit& data, const StepPlanner& planner, std::uint64_t steps) {
     count_training(*data.train, planner, steps);
     result_.evaluations =
-        data.validation->size() == 0
+        data.validation->size() == 0 || boundaries_ == 0
             ? 0
             : evaluations_of_run(settings_.training, steps, planner.steps_per_epoch());
     if (result_.evaluations > 0) count_evaluations(data);
@@ -138,6 +138,8 @@ class Counter {
   };
 
   void count_training(const Dataset& data, const StepPlanner& planner, std::uint64_t steps) {
+    result_.steps = result_.counted_steps = steps;
+    if (boundaries_ == 0) return;
     const int replicas = settings_.pipeline.replicas;
     row_visits_.resize(replicas);
     for (auto& visits : place_visits_)
@@ -161,7 +163,6 @@ class Counter {
       ++now_.steps;
       course.push_back(now_);
     }
-    result_.steps = steps;
     result_.counted_steps = step;
     const Totals& middle = course[course.size() / 2];
     const double rest = now_.steps == steps ? 0
@@ -237,7 +238,6 @@ class Counter {
   }
 
   void count_boundaries(Crossing& crossing, int replica) {
-    if (boundaries_ == 0) return;
     const std::vector<std::uint32_t> visits = crossing.visits;
     // Adds the messages of all boundaries and returns their bytes, by kind.
     const auto count = [&](const Direction& direction, CrossingKind kind,
@@ -431,10 +431,10 @@ double mean_bits(const std::vector<WireBytes>& boundaries) {
              : 8 * sizeof(float) * static_cast<double>(sum.all()) / static_cast<double>(sum.fp32);
 }
 
-/// A step in which stages and codecs compute in no time.
+/// Returns the mean seconds of a step in which stages and codecs compute in no time.
 double seconds_on_links(const Settings& settings, const ModelLayout& model,
                         const PipelineShape& shape, const DataSplit& data,
-                        const TrafficPrediction& traffic) {
+                        const TrafficPrediction& traffic, double warmup_share) {
   double seconds = 0;
   for (const LinkLoad& link : traffic.links) seconds = std::max(seconds, link.busy_seconds);
   const PipelineSettings& p = settings.pipeline;
@@ -444,8 +444,18 @@ double seconds_on_links(const Settings& settings, const ModelLayout& model,
   rates.flops = {std::numeric_limits<double>::infinity()};
   rates.forward_bits = mean_bits(traffic.forward);
   rates.backward_bits = mean_bits(traffic.backward);
-  const PlannedStep step(settings, model, shape, data.train.get(), rates);
-  return std::max(seconds, step.predict(settings.network).step_seconds);
+  const auto predicted = [&](ReplicaCodec codec) {
+    Settings planned = settings;
+    planned.plan.receiver_wires = false;
+    planned.replicas.codec = codec;
+    return PlannedStep(planned, model, shape, data.train.get(), rates)
+        .predict(settings.network)
+        .step_seconds;
+  };
+  double step = 0;
+  if (warmup_share < 1) step += (1 - warmup_share) * predicted(settings.replicas.codec);
+  if (warmup_share > 0) step += warmup_share * predicted(ReplicaCodec::none);
+  return std::max(seconds, step);
 }
 
 }  // namespace
@@ -500,6 +510,7 @@ TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& m
         (all - first) * replica_sum_bytes(sizes, p.replicas, settings.replicas);
     const int rank = stage % p.pipeline_ranks();
     traffic.replica_bytes[rank] += bytes;
+    traffic.replica_fp32 += steps * replica_sum_bytes(sizes, p.replicas, {});
     links.pass_sum(rank, bytes / static_cast<std::uint64_t>(p.replicas));
   }
   for (const auto& [name, seconds] : links.loads()) {
@@ -508,7 +519,11 @@ TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& m
     link->busy_seconds += seconds / static_cast<double>(steps);
   }
   if (!traffic.links.empty())
-    traffic.step_seconds = seconds_on_links(settings, model, shape, data, traffic);
+    traffic.step_seconds =
+        seconds_on_links(settings, model, shape, data, traffic,
+                         is_quantized(settings.replicas.codec)
+                             ? static_cast<double>(warmup) / static_cast<double>(steps)
+                             : 0);
   return traffic;
 }
 

@@ -29,6 +29,7 @@ struct TrafficPrediction {
   WireBytes tied_rows, tied_gradients;       ///< rows of a tied embedding, or relative embeddings
   bool shares_common_values = false;         ///< they are relative embeddings
   std::vector<std::uint64_t> replica_bytes;  ///< by rank of a pipeline
+  std::uint64_t replica_fp32 = 0;            ///< of all ranks, for sums in fp32 in every step
   std::uint64_t evaluations = 0;             ///< each in every mode
   std::vector<WireBytes> evaluation_forward;
   WireBytes evaluation_rows;

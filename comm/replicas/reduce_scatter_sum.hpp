@@ -37,8 +37,8 @@ MemoryLedger replica_sum_memory(std::span<const std::size_t> bucket_sizes, int r
 std::uint64_t replica_sum_bytes(std::span<const std::size_t> bucket_sizes, int replicas,
                                 const ReplicaSettings& settings, bool is_warmup = false);
 
-/// Returns the parts in which a sum passes a wire: messages under way at the same time. Other
-/// messages of the rank pass between them.
+/// Returns the number of pieces in which a sum passes a rank's wire: a piece is the messages that
+/// are under way at the same time. Other messages of the rank pass between pieces.
 int replica_sum_pieces(std::span<const std::size_t> bucket_sizes, int replicas);
 
 /// Prefix of the names of state parts, which end in the stage's number.

@@ -77,8 +77,8 @@ class Simulator {
   /// A sum that shares its rank's wire.
   struct Sum {
     double piece_seconds = 0, latency_seconds = 0;
-    int pieces = 0;       ///< that have not passed
-    double complete = 0;  ///< not before
+    int pieces = 0;                  ///< that have not passed
+    double begin = 0, complete = 0;  ///< not before
   };
   struct Rank {
     std::size_t position = 0;
@@ -144,44 +144,47 @@ class Simulator {
     if (instruction.action == Action::reduce_gradients) rank.final_stages.insert(stage);
     const bool completes =
         instruction.action == Action::backward || instruction.action == Action::backward_parameters;
-    const SumCost& sum = entry(costs_.sums, stage);
     if (instruction.action == Action::reduce_zeros ||
-        (completes && rank.final_stages.erase(stage) > 0))
-      start_sum(r, sum, sum.seconds, rank.clock + seconds / sum.parts,
+        (completes && rank.final_stages.erase(stage) > 0)) {
+      const SumCost& sum = entry(costs_.sums, stage);
+      start_sum(r, sum, rank.clock + seconds / sum.parts,
                 rank.clock + seconds + sum.seconds / sum.parts);
-    if (instruction.action == Action::add_embedding_gradient ||
-        instruction.action == Action::add_common_gradient)
-      start_sum(r, sum, sum.late_seconds, rank.clock, rank.clock);
+    } else if (instruction.action == Action::add_embedding_gradient) {
+      start_sum(r, costs_.embedding_sum, rank.clock, rank.clock);
+    } else if (instruction.action == Action::add_common_gradient && stage == 0) {
+      start_sum(r, costs_.common_sum, rank.clock, rank.clock);
+    }
   }
 
-  /// Starts `seconds` of a sum, not before `begin`. They are not complete before `complete` and a
-  /// latency.
-  void start_sum(std::size_t r, const SumCost& sum, double seconds, double begin, double complete) {
+  /// Starts a sum, not before `begin`. It is not complete before `complete` and a latency.
+  void start_sum(std::size_t r, const SumCost& sum, double begin, double complete) {
+    if (sum.seconds == 0 && sum.latency_seconds == 0) return;
     Rank& rank = ranks_[r];
-    if (costs_.sharing == LinkSharing::rank_wires && seconds > 0) {
-      const double part = seconds / (sum.seconds + sum.late_seconds);
-      const int pieces = static_cast<int>(std::ceil(sum.pieces * part));
-      rank.sums.push_back({seconds / pieces, sum.latency_seconds, pieces, complete});
-      if (rank.sums.size() == 1) begin_sum(r, begin);
+    if (costs_.sharing == LinkSharing::rank_wires && sum.seconds > 0) {
+      rank.sums.push_back(
+          {sum.seconds / sum.pieces, sum.latency_seconds, sum.pieces, begin, complete});
+      if (rank.sums.size() == 1) pass_next(r, begin);
       return;
     }
-    rank.sum = std::max(std::max(rank.sum, begin) + seconds, complete);
-    rank.sum_arrival = rank.sum + sum.latency_seconds;
+    rank.sum = std::max(std::max(rank.sum, begin) + sum.seconds, complete);
+    rank.sum_arrival = std::max(rank.sum_arrival, rank.sum + sum.latency_seconds);
   }
 
-  void begin_sum(std::size_t r, double time) {
-    events_.push({time, events_so_far_++, r, nullptr, &ranks_[r].sums.front()});
+  /// The next piece of the rank's first sum reaches its wire at `time`.
+  void pass_next(std::size_t r, double time) {
+    Sum& sum = ranks_[r].sums.front();
+    events_.push({std::max(time, sum.begin), events_so_far_++, r, nullptr, &sum});
   }
 
   /// A rank sends to replicas while it receives as much from them.
   void pass_piece(std::size_t r, Sum& sum, double now) {
     Rank& rank = ranks_[r];
     rank.out = rank.in = std::max({now, rank.out, rank.in}) + sum.piece_seconds;
-    if (--sum.pieces > 0) return begin_sum(r, rank.out);
+    if (--sum.pieces > 0) return pass_next(r, rank.out);
     const double end = std::max(rank.out, sum.complete);
     rank.sum_arrival = std::max(rank.sum_arrival, end + sum.latency_seconds);
     rank.sums.pop_front();
-    if (!rank.sums.empty()) return begin_sum(r, rank.out);
+    if (!rank.sums.empty()) return pass_next(r, rank.out);
     wake(r, rank.sum_arrival);
   }
 

@@ -39,15 +39,12 @@ enum class LinkSharing {
   receiver_wires
 };
 
-/// Sum of a stage's gradients over replicas. It starts as the last backward pass makes gradients
-/// available and occupies a link of the stage's rank.
+/// Sum of gradients over replicas. It occupies a link of the stage's rank.
 struct SumCost {
   double seconds = 0;
-  int parts = 1;  ///< that become available one after the other
+  int parts = 1;  ///< that the last backward pass completes one after the other
   double latency_seconds = 0;
-  int pieces = 1;  ///< of all, between which other messages pass the rank's wire
-  /// More seconds, of gradients to which other stages contribute: they are summed after all passes.
-  double late_seconds = 0;
+  int pieces = 1;  ///< between which other messages pass the rank's wire
 };
 
 /// Lists have an entry for each stage or boundary, or one that applies to all of them.
@@ -57,6 +54,7 @@ struct SimulationCosts {
   std::vector<LinkCost> gradients = {{}};
   LinkCost embedding, embedding_gradient, common_gradient, common_values;
   std::vector<SumCost> sums = {{}};
+  SumCost embedding_sum, common_sum;  ///< start when the gradients are added up, after all passes
   double update = 0;
   LinkSharing sharing = LinkSharing::rank_pairs;
   /// Largest number of messages that were sent and not yet received, per direction of a boundary; a

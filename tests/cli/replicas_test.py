@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Compressed sums over replicas: quality, bytes, restarts, links and mistakes."""
 
+import json
 import re
 
 import numpy as np
@@ -101,6 +102,20 @@ class Replicas(support.TestCase):
         self.assertGreaterEqual(step, seconds)
         measured = np.median(np.diff(run.steps["seconds"]))
         self.assertGreater(measured, 0.95 * step)
+        plan = json.loads(self.succeed(["check", self.deck_file(deck), "--plan", "--json",
+                                        "plan.flops=1 Tflop/s"]).out)
+        self.assertGreater(plan["step_seconds"], seconds)
+        self.assertEqual(plan["bandwidth"], 20e6)
+
+    def test_check_counts_compressed_sums(self):
+        deck = self.deck_file(self.deck(training={"steps": 8}, pipeline={"stages": 1, "replicas": 2}))
+        said = self.succeed(["check", deck, *quantized(4)]).out
+        share = float(re.search(r", ([\d.]+) % of fp32", said)[1])
+        self.assertAlmostEqual(share, 100 * 4 / 32, delta=2)
+        self.assertIn('network.replicas.bandwidth="100 Mbit/s"', said)
+        said = self.succeed(["check", deck, *quantized(4),
+                             "network.replicas.bandwidth=1 Mbit/s"]).out
+        self.assertIn("# link of rank 0 to replicas: busy ", said)
 
     def test_restart(self):
         deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 8})

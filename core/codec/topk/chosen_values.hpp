@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Values at chosen positions, in the order of the positions: fp32; fp16 with one power of two for
-// all; or codes in rows of kRow values. Codes are the steps of all rows (2 bytes for every `tile`
-// values of a row), then the packed codes of all rows. The last row may be shorter.
+// all; or codes in rows of kRow values. The payload of codes holds the steps of all rows (2 bytes
+// for every `tile` values of a row), then the packed codes of all rows. The last row may be
+// shorter.
 #pragma once
 
 #include "core/codec/rows/quantized_rows.hpp"

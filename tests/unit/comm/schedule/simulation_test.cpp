@@ -177,7 +177,8 @@ TEST_CASE("Gradients of shared parameters are summed after all passes", "[simula
   SimulationCosts costs;
   costs.stages = {{0, 1}};
   costs.embedding_gradient = {9};
-  costs.sums = {{.seconds = 2, .latency_seconds = 0.5, .pieces = 3, .late_seconds = 1}};
+  costs.sums = {{.seconds = 2, .latency_seconds = 0.5, .pieces = 2}};
+  costs.embedding_sum = {.seconds = 1, .latency_seconds = 0.5};
   // The gradients of the other stage arrive at 9.
   CHECK(simulate(programs, costs).makespan() == 9 + 1 + 0.5);
   // The sum that passes meanwhile waits for them at the rank's wire.
@@ -198,6 +199,13 @@ TEST_CASE("Sums of a rank's stages pass its wire one after the other", "[simulat
   costs.sharing = LinkSharing::rank_wires;
   costs.sums = {{.seconds = 3, .pieces = 3}, {.seconds = 5, .pieces = 2}};
   CHECK(simulate(programs, costs).makespan() == 1 + 3 + 5);
+  // The second one does not begin before its gradients are complete, at 21.
+  costs.stages = {{1, 1}, {1, 20}};
+  CHECK(simulate(programs, costs).makespan() == 21 + 5);
+  // A sum that is nothing does not hide the first one's end.
+  costs.stages = {{1, 1}};
+  costs.sums[1] = {.latency_seconds = 0.25};
+  CHECK(simulate(programs, costs).makespan() == 1 + 3);
 }
 
 TEST_CASE("The parts of a step add up on every rank", "[simulation]") {
