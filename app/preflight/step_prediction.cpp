@@ -192,6 +192,10 @@ void PlannedStep::plan_sums(const ModelLayout& model) {
     }
     sum.parts = std::max(1, static_cast<int>(early.size()));
     sum.pieces = replica_sum_pieces(early, replicas);
+    sum.rounds = replica_sum_rounds(early, replicas);
+    if (embedding >= 0)
+      sum.embedding_rounds = replica_sum_rounds(
+          std::span(sizes).subspan(static_cast<std::size_t>(embedding), 1), replicas);
     sums_.push_back(sum);
   }
 }
@@ -202,31 +206,38 @@ void PlannedStep::set_sums(const NetworkSettings& network, SimulationCosts& cost
   costs.sums.clear();
   for (std::size_t stage = 0; stage < sums_.size(); ++stage) {
     const int rank = static_cast<int>(stage) % settings_.pipeline.pipeline_ranks();
-    const auto cost = [&](std::uint64_t bytes, int parts, int pieces) {
+    const auto cost = [&](std::uint64_t bytes, int rounds) {
       SumCost sum;
-      if (bytes > 0)
-        sum = {links.sum_seconds_of(rank, bytes), parts, 2 * links.sum_latency_of(rank), pieces};
+      if (bytes == 0) return sum;
+      sum.seconds = links.sum_seconds_of(rank, bytes);
+      sum.latency_seconds = 2 * rounds * links.sum_latency_of(rank);
       return sum;
     };
     const Sum& sum = sums_[stage];
-    costs.sums.push_back(cost(sum.bytes, sum.parts, sum.pieces));
-    if (sum.embedding_bytes > 0) costs.embedding_sum = cost(sum.embedding_bytes, 1, 1);
-    if (sum.common_bytes > 0) costs.common_sum = cost(sum.common_bytes, 1, 1);
+    costs.sums.push_back(cost(sum.bytes, sum.rounds));
+    costs.sums.back().parts = sum.parts;
+    costs.sums.back().pieces = sum.pieces;
+    if (sum.embedding_bytes > 0)
+      costs.embedding_sum = cost(sum.embedding_bytes, sum.embedding_rounds);
+    if (sum.common_bytes > 0) costs.common_sum = cost(sum.common_bytes, 1);
   }
 }
 
 /// The slowest rank's. They hide behind nothing.
 double PlannedStep::seconds_of_sums_at_once(const NetworkSettings& network) const {
   const PlannedLinks links(network, settings_.pipeline);
-  double seconds = 0;
-  int rank = 0;
-  for (const std::uint64_t bytes : replica_bytes_of_ranks()) {
-    if (bytes > 0)
-      seconds =
-          std::max(seconds, links.sum_seconds_of(rank, bytes) + 2 * links.sum_latency_of(rank));
-    ++rank;
+  const std::vector<std::uint64_t> bytes = replica_bytes_of_ranks();
+  double most = 0;
+  for (std::size_t rank = 0; rank < bytes.size(); ++rank) {
+    if (bytes[rank] == 0) continue;
+    int rounds = 0;
+    for (std::size_t stage = rank; stage < sums_.size(); stage += bytes.size())
+      rounds += std::max(1, sums_[stage].rounds + sums_[stage].embedding_rounds);
+    const int r = static_cast<int>(rank);
+    most =
+        std::max(most, links.sum_seconds_of(r, bytes[rank]) + 2 * rounds * links.sum_latency_of(r));
   }
-  return seconds;
+  return most;
 }
 
 LinkCost PlannedStep::link_cost(const NetworkSettings& network, int from, int to,

@@ -53,6 +53,8 @@ class PlannedStep {
     std::uint64_t embedding_bytes = 0, common_bytes = 0;
     int parts = 1;
     int pieces = 1;  ///< of `bytes`
+    int rounds = 0;  ///< of messages there and back, for `bytes`
+    int embedding_rounds = 0;
 
     std::uint64_t all() const { return bytes + embedding_bytes + common_bytes; }
   };

@@ -100,6 +100,7 @@ std::vector<std::string> warnings_of_network(const NetworkSettings& network) {
     look(network.forward, "network.forward");
     look(network.backward, "network.backward");
   }
+  look({network.replicas}, "network.replicas");
   return warnings;
 }
 

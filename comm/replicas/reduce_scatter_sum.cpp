@@ -100,6 +100,11 @@ std::uint64_t replica_sum_bytes(std::span<const std::size_t> bucket_sizes, int r
   return bytes;
 }
 
+int replica_sum_rounds(std::span<const std::size_t> bucket_sizes, int replicas) {
+  const std::size_t chunks = sum_chunks(bucket_sizes, replicas).size();
+  return static_cast<int>((chunks + kBuffers - 1) / kBuffers);
+}
+
 int replica_sum_pieces(std::span<const std::size_t> bucket_sizes, int replicas) {
   const std::size_t chunks = sum_chunks(bucket_sizes, replicas).size();
   return std::max(1, static_cast<int>(2 * chunks / kBuffers));
