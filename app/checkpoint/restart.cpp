@@ -2,7 +2,6 @@
 #include "app/checkpoint/restart.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -31,24 +30,37 @@ namespace {
 
 /// All that a restart may change: where and how results go, what only takes time, and the layout.
 bool may_change(const std::string& key) {
-  constexpr std::array<std::string_view, 5> kSections = {"output.", "checkpoint.", "network.",
-                                                         "generate.", "plan."};
-  constexpr auto kKeys =
-      std::to_array<std::string_view>({"evaluation.prompts",       "model.path",
-                                       "tokenizer.path",           "data.train",
-                                       "data.validation",          "data.predict",
-                                       "training.evaluate_every",  "training.patience",
-                                       "training.recompute",       "training.recompute_stages",
-                                       "training.micro_batches",   "pipeline.stages",
-                                       "pipeline.stages_per_rank", "pipeline.replicas",
-                                       "pipeline.partition",       "pipeline.schedule",
-                                       "pipeline.in_flight",       "pipeline.timeout",
-                                       "pipeline.step_timeout",    "pipeline.verify_replicas",
-                                       "pipeline.gpu_aware_mpi",   "cache.budget",
-                                       "cache.directory",          "cache.keep"});
-  return std::any_of(kSections.begin(), kSections.end(),
-                     [&](std::string_view section) { return key.starts_with(section); }) ||
-         std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() || key == "cache.prefetch";
+  constexpr std::string_view kKeys[] = {"output.",
+                                        "checkpoint.",
+                                        "network.",
+                                        "generate.",
+                                        "plan.",
+                                        "evaluation.prompts",
+                                        "model.path",
+                                        "tokenizer.path",
+                                        "data.train",
+                                        "data.validation",
+                                        "data.predict",
+                                        "training.evaluate_every",
+                                        "training.patience",
+                                        "training.recompute",
+                                        "training.recompute_stages",
+                                        "training.micro_batches",
+                                        "pipeline.stages",
+                                        "pipeline.stages_per_rank",
+                                        "pipeline.replicas",
+                                        "pipeline.partition",
+                                        "pipeline.schedule",
+                                        "pipeline.in_flight",
+                                        "pipeline.timeout",
+                                        "pipeline.step_timeout",
+                                        "pipeline.verify_replicas",
+                                        "pipeline.gpu_aware_mpi",
+                                        "cache.budget",
+                                        "cache.directory",
+                                        "cache.keep",
+                                        "cache.prefetch"};
+  return is_listed(key, kKeys);
 }
 
 bool is_length(const std::string& key) {

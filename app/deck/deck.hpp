@@ -41,8 +41,10 @@ struct DeckDifference {
 
 /// All keys at which the settings differ, in the order of a written deck.
 std::vector<DeckDifference> differences(const Settings& left, const Settings& right);
+/// Returns true if a list names a key: in full, or by its section with the dot after it.
+bool is_listed(std::string_view key, std::span<const std::string_view> list);
 /// The first key at which the settings differ, in the order of a written deck; none when they are
-/// the same but for the keys in `ignored`.
+/// the same but for the keys and sections that `ignored` lists.
 std::optional<DeckDifference> first_difference(const Settings& left, const Settings& right,
                                                std::span<const std::string_view> ignored = {});
 

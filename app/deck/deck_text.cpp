@@ -100,11 +100,16 @@ std::vector<DeckDifference> differences(const Settings& left, const Settings& ri
   return found;
 }
 
+bool is_listed(std::string_view key, std::span<const std::string_view> list) {
+  return std::ranges::any_of(list, [key](std::string_view entry) {
+    return entry.ends_with('.') ? key.starts_with(entry) : key == entry;
+  });
+}
+
 std::optional<DeckDifference> first_difference(const Settings& left, const Settings& right,
                                                std::span<const std::string_view> ignored) {
   for (DeckDifference& difference : differences(left, right))
-    if (std::find(ignored.begin(), ignored.end(), difference.key) == ignored.end())
-      return std::move(difference);
+    if (!is_listed(difference.key, ignored)) return std::move(difference);
   return std::nullopt;
 }
 

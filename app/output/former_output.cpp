@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/former_output.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -34,21 +32,17 @@ std::string run_file_of(const Settings& settings) {
 /// The first key that makes another run of it, for its results or the times that it measures.
 std::optional<DeckDifference> difference_between(const Settings& former, const Settings& settings,
                                                  bool is_finished) {
-  // Sections that may differ when an unfinished run is repeated: nobody compares its times.
-  const std::vector<std::string_view> sections =
-      is_finished ? std::vector<std::string_view>{"checkpoint.", "generate.", "plan."}
-                  : std::vector<std::string_view>{"checkpoint.", "generate.", "plan.", "output.",
-                                                  "network.",    "pipeline.", "cache."};
-  constexpr auto kIgnored =
-      std::to_array<std::string_view>({"output.directory", "output.overwrite", "output.log_every",
-                                       "pipeline.timeout", "pipeline.step_timeout"});
-  const auto may_differ = [&](const std::string& key) {
-    return std::ranges::find(kIgnored, key) != kIgnored.end() ||
-           std::ranges::any_of(sections, [&](auto section) { return key.starts_with(section); });
-  };
-  for (DeckDifference& difference : differences(former, settings))
-    if (!may_differ(difference.key)) return std::move(difference);
-  return std::nullopt;
+  std::vector<std::string_view> ignored = {"checkpoint.",
+                                           "generate.",
+                                           "plan.",
+                                           "output.directory",
+                                           "output.overwrite",
+                                           "output.log_every",
+                                           "pipeline.timeout",
+                                           "pipeline.step_timeout"};
+  // Nobody compares the times of an unfinished run that is repeated.
+  if (!is_finished) ignored.insert(ignored.end(), {"output.", "network.", "pipeline.", "cache."});
+  return first_difference(former, settings, ignored);
 }
 
 [[noreturn]] void refuse_deck(const Settings& settings, const std::string& what,

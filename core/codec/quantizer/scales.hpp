@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Quantisation steps as they are sent: the upper 16 bits of a float without its sign (8 exponent
-// and 8 fraction bits). The range of fp32 suits gradients far below fp16's 6e-8. A step times a
+// Wire format of quantisation steps: the upper 16 bits of a float without its sign (8 exponent and
+// 8 fraction bits). The range of fp32 suits gradients far below fp16's 6e-8. A step times a
 // code below 2^8 is exact in fp32, so that m + code * step has one rounding, fused or not.
 #pragma once
 
