@@ -309,8 +309,7 @@ double Checkpoints::expected_seconds() const {
 void Checkpoints::set_notice() const {
   if (grid_.rank() != 0) return;
   const bool is_known = longest_step_ > 0;
-  const double seconds =
-      static_cast<double>(most_steps_to_stop_) * longest_step_ + expected_seconds();
+  const double seconds = expected_step_seconds(most_steps_to_stop_) + expected_seconds();
   std::string text =
       most_steps_to_stop_ > 1
           ? "\ndeltapipe: asked to stop: a checkpoint follows the next outer step of the replicas"
@@ -324,11 +323,20 @@ void Checkpoints::set_notice() const {
   OrderlyStop::set_notice(text + "\n");
 }
 
+double Checkpoints::mean_step_seconds() const {
+  return step_seconds_ / static_cast<double>(std::max<std::uint64_t>(1, timed_steps_));
+}
+
+/// The last of these steps, an outer step of the replicas after which the run can stop, may take
+/// as long as the longest.
+double Checkpoints::expected_step_seconds(std::uint64_t steps_to_stop) const {
+  return static_cast<double>(steps_to_stop - 1) * mean_step_seconds() + longest_step_;
+}
+
 /// Before the first evaluation: as if its steps were training steps, which usually take longer.
 double Checkpoints::expected_evaluation_seconds() const {
   if (longest_evaluation_ > 0) return longest_evaluation_;
-  return static_cast<double>(evaluation_steps_) * step_seconds_ /
-         static_cast<double>(std::max<std::uint64_t>(1, timed_steps_));
+  return static_cast<double>(evaluation_steps_) * mean_step_seconds();
 }
 
 bool Checkpoints::is_out_of_time(double seconds_to_come) const {
@@ -364,7 +372,7 @@ Checkpoints::Notes Checkpoints::notes(bool evaluation_follows, std::uint64_t ste
   if (grid_.rank() == 0) {
     // After the evaluation and the steps to come there has to be time for a checkpoint.
     const double evaluation = evaluation_follows ? expected_evaluation_seconds() : 0;
-    const double steps = static_cast<double>(steps_to_stop + 1) * longest_step_;
+    const double steps = expected_step_seconds(steps_to_stop) + longest_step_;
     if (is_out_of_time(evaluation + steps + 2 * expected_seconds())) notes[kLimit] = 1;
     if (settings_.every_seconds > 0 && seconds_between(last_begin_, now) >= settings_.every_seconds)
       notes[kTimeDue] = 1;

@@ -132,6 +132,8 @@ class Checkpoints {
   std::string unfinished() const;
   void set_notice() const;
   double expected_seconds() const;
+  double mean_step_seconds() const;
+  double expected_step_seconds(std::uint64_t steps_to_stop) const;
   double expected_evaluation_seconds() const;
   bool is_out_of_time(double seconds_to_come) const;
   std::string reason_of(std::uint64_t code) const;

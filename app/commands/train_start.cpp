@@ -320,7 +320,7 @@ StartedRun start_run(const Settings& settings, ClaimedDirectories& claimed,
   ProgressDisplay display(training->steps(), settings.output.log_every, grid.rank() == 0,
                           training->totals().steps, inputs.model.model->task().target_name());
   display.line(description(settings, inputs, *training, restart));
-  if (restart && !plan.is_same_layout && is_quantized(settings.replicas.codec) &&
+  if (restart && !plan.is_same_layout && has_errors(settings.replicas.codec) &&
       settings.pipeline.replicas > 1)
     display.line("on another layout, errors of sums over replicas start from zero");
   const RunSpillFiles spill_files(settings, plan.owner, training->pipeline().caches(), grid,

@@ -191,11 +191,12 @@ void PlannedStep::plan_sums(const ModelLayout& model) {
       if (bucket != embedding && bucket != common) early.push_back(size);
     }
     sum.parts = std::max(1, static_cast<int>(early.size()));
-    sum.pieces = replica_sum_pieces(early, replicas);
-    sum.rounds = replica_sum_rounds(early, replicas);
+    sum.pieces = replica_sum_pieces(early, replicas, settings_.replicas);
+    sum.rounds = replica_sum_rounds(early, replicas, settings_.replicas);
     if (embedding >= 0)
-      sum.embedding_rounds = replica_sum_rounds(
-          std::span(sizes).subspan(static_cast<std::size_t>(embedding), 1), replicas);
+      sum.embedding_rounds =
+          replica_sum_rounds(std::span(sizes).subspan(static_cast<std::size_t>(embedding), 1),
+                             replicas, settings_.replicas);
     sums_.push_back(sum);
   }
 }

@@ -521,7 +521,7 @@ TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& m
   if (!traffic.links.empty())
     traffic.step_seconds =
         seconds_on_links(settings, model, shape, data, traffic,
-                         is_quantized(settings.replicas.codec)
+                         has_errors(settings.replicas.codec)
                              ? static_cast<double>(warmup) / static_cast<double>(steps)
                              : 0);
   return traffic;

@@ -320,7 +320,7 @@ void PipelineStage::clear_padding(float* values, int bucket) {
 void PipelineStage::start_reduction(int bucket) {
   const BucketRange& gradients = stage_.parameters().buckets()[bucket];
   if (gradients.begin == gradients.end || !sums_gradients()) return;
-  if (place_.replicas > 1 && is_quantized(replica_settings_.codec))
+  if (place_.replicas > 1 && has_errors(replica_settings_.codec))
     clear_padding(stage_.parameters().all_gradients().data() + gradients.begin, bucket);
   order_after(instances_.copy, instances_.compute);
   sum_->start(instances_.copy, bucket);
@@ -364,7 +364,7 @@ void PipelineStage::finish_reductions() {
 }
 
 void PipelineStage::sum_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buckets) {
-  if (is_quantized(replica_settings_.codec))
+  if (has_errors(replica_settings_.codec))
     for (const SumBucket& bucket : buckets) clear_padding(bucket.values.data(), bucket.id);
   order_after(instances_.copy, instances_.compute);
   sum.start_all(instances_.copy);

@@ -2,6 +2,7 @@
 #include "comm/replicas/part_codec.hpp"
 
 #include "comm/replicas/quantized_parts.hpp"
+#include "comm/replicas/topk_parts.hpp"
 #include "core/base/numeric/number_formats.hpp"
 #include "core/base/parallel/row.hpp"
 
@@ -51,28 +52,40 @@ class DenseParts final : public PartCodec {
 
 }  // namespace
 
-std::unique_ptr<PartCodec> make_part_codec(ReplicaCodec codec, int bits, std::size_t elements) {
-  switch (codec) {
+std::unique_ptr<PartCodec> make_part_codec(const ReplicaSettings& settings, std::size_t elements) {
+  switch (settings.codec) {
     case ReplicaCodec::none:
       return std::make_unique<DenseParts<float>>();
     case ReplicaCodec::bf16:
       return std::make_unique<DenseParts<Bf16>>();
     case ReplicaCodec::quantized:
     case ReplicaCodec::adam_moment:
-      return std::make_unique<QuantizedParts>(bits, elements);
+      return std::make_unique<QuantizedParts>(settings.bits, elements);
+    case ReplicaCodec::topk:
+      return std::make_unique<TopkParts>(settings.topk, settings.bits, elements);
   }
   return nullptr;
 }
 
-MemoryLedger part_codec_memory(ReplicaCodec codec, std::size_t elements) {
+MemoryLedger part_codec_memory(const ReplicaSettings& settings, std::size_t elements) {
   MemoryLedger ledger;
-  if (is_quantized(codec)) QuantizedParts(8, elements, ViewAllocator(ledger));
+  if (has_errors(settings.codec)) PartErrors(elements, ViewAllocator(ledger));
   return ledger;
 }
 
-std::size_t part_payload_bytes(ReplicaCodec codec, int bits, std::size_t elements) {
-  if (is_quantized(codec)) return QuantizedParts::payload_bytes(bits, elements);
-  return (codec == ReplicaCodec::bf16 ? sizeof(Bf16) : sizeof(float)) * elements;
+std::size_t part_payload_bytes(const ReplicaSettings& settings, std::size_t elements) {
+  switch (settings.codec) {
+    case ReplicaCodec::none:
+      return sizeof(float) * elements;
+    case ReplicaCodec::bf16:
+      return sizeof(Bf16) * elements;
+    case ReplicaCodec::quantized:
+    case ReplicaCodec::adam_moment:
+      return QuantizedParts::payload_bytes(settings.bits, elements);
+    case ReplicaCodec::topk:
+      return TopkParts::payload_bytes(settings.topk, settings.bits, elements);
+  }
+  return 0;
 }
 
 }  // namespace deltapipe

@@ -5,16 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string>
-#include <vector>
 
-#include "comm/replicas/replica_sum.hpp"
 #include "comm/replicas/settings.hpp"
 #include "core/base/observe/memory_ledger.hpp"
 #include "core/base/parallel/views.hpp"
-#include "core/base/state/state.hpp"
 
 namespace deltapipe {
+
+class PartErrors;
 
 class PartCodec {
  public:
@@ -33,19 +31,16 @@ class PartCodec {
   virtual void decode(const ExecSpace& exec, const std::uint8_t* payload,
                       const VectorRef<float>& values, bool adds) const = 0;
 
-  /// Returns what the codec retains from sum to sum, as one part of this name.
-  virtual std::vector<StatePart> state(const ExecSpace&, const std::string&) { return {}; }
-  /// Returns the errors of the last encodings of all places. Waits for exec.
-  virtual SumStatistics errors(const ExecSpace&) const { return {}; }
-  /// Forgets its errors.
-  virtual void reset(const ExecSpace&) {}
+  /// Returns the codec's memory of errors, all that it retains from sum to sum; null if it has
+  /// none.
+  virtual PartErrors* errors() { return nullptr; }
 };
 
 /// Returns the codec of `elements` values: the places of all parts are below it.
-std::unique_ptr<PartCodec> make_part_codec(ReplicaCodec codec, int bits, std::size_t elements);
+std::unique_ptr<PartCodec> make_part_codec(const ReplicaSettings& settings, std::size_t elements);
 /// Returns the memory that it retains.
-MemoryLedger part_codec_memory(ReplicaCodec codec, std::size_t elements);
+MemoryLedger part_codec_memory(const ReplicaSettings& settings, std::size_t elements);
 /// Returns payload_bytes() of that codec.
-std::size_t part_payload_bytes(ReplicaCodec codec, int bits, std::size_t elements);
+std::size_t part_payload_bytes(const ReplicaSettings& settings, std::size_t elements);
 
 }  // namespace deltapipe

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Parts in b-bit codes with error feedback: what a code leaves out is added to the values of the
-// next sum (1-bit SGD; both legs of an exchange, as in arXiv 2102.02888).
-//
-// A group of kSumGroup elements shares a scale s. With x = value + error, and the largest |x| = a:
-//   b >= 3: x^ = s c,        c = rint(x / s),  |c| <= L = 2^(b-1) - 1,  s >= a / L
-//   b = 2:  x^ = s c,        c in {-3, -1, 1, 3}, the nearest,          s >= a / 4
-//   b = 1:  x^ = s sign(x),  s >= mean |x|
-// and error := half(x - x^), in units of s. s is rounded up to 16 bits (core/codec/quantizer).
-// A group with a value that is not finite has the scale NaN, and so do its decoded values.
+// Parts in b-bit codes with error feedback. A group of kSumGroup elements shares a scale; with
+// x = value + error and its code's value x^ (code_levels.hpp), error := half(x - x^), in units of
+// the scale. A group with a value that is not finite has the scale NaN, and so do its decoded
+// values.
 #pragma once
 
 #include "comm/replicas/part_codec.hpp"
+#include "comm/replicas/part_errors.hpp"
 
 namespace deltapipe {
 
@@ -28,15 +24,11 @@ class QuantizedParts final : public PartCodec {
               std::uint8_t* payload) override;
   void decode(const ExecSpace& exec, const std::uint8_t* payload, const VectorRef<float>& values,
               bool adds) const override;
-  std::vector<StatePart> state(const ExecSpace& exec, const std::string& name) override;
-  SumStatistics errors(const ExecSpace& exec) const override;
-  void reset(const ExecSpace& exec) override;
+  PartErrors* errors() override { return &errors_; }
 
  private:
   int bits_;
-  Vector<std::uint16_t> error_;        ///< fp16, in units of the group's error_scale_
-  Vector<std::uint16_t> error_scale_;  ///< as scales travel
-  Matrix<float> squares_;              ///< [groups, 2] of the last encoding: errors, values
+  PartErrors errors_;
 };
 
 }  // namespace deltapipe

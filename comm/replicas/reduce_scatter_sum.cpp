@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/replicas/part_errors.hpp"
 #include "comm/transport/mpi_check.hpp"
 #include "core/base/error.hpp"
 #include "core/base/parallel/floating_point.hpp"
@@ -13,8 +14,14 @@
 namespace deltapipe {
 namespace {
 
-/// Messages under way in each direction: enough that a link is busy while the ends add.
-constexpr int kBuffers = 4;
+/// Returns the messages under way in each direction. They are enough that a link is busy while the
+/// ends add, and more if they are small: otherwise a link of a long latency would wait for them.
+int buffers_of(const ReplicaSettings& settings, std::size_t chunks) {
+  constexpr std::size_t kDense = 4, kMost = 32, kElements = std::size_t{1} << 16;
+  const std::size_t bytes = part_payload_bytes(settings, kElements);
+  const std::size_t most = std::clamp(chunks, kDense, kMost);
+  return static_cast<int>(std::min(most, kDense * sizeof(float) * kElements / bytes));
+}
 
 std::vector<std::size_t> sizes_of(const std::vector<SumBucket>& buckets) {
   std::vector<std::size_t> sizes;
@@ -29,19 +36,18 @@ std::size_t places_of(std::span<const std::size_t> bucket_sizes) {
 }
 
 bool has_warmup(const ReplicaSettings& settings) {
-  return is_quantized(settings.codec) && settings.warmup_epochs > 0;
+  return has_errors(settings.codec) && settings.warmup_epochs > 0;
 }
 
 std::size_t max_payload_bytes(const ReplicaSettings& settings, std::size_t elements) {
-  return part_payload_bytes(has_warmup(settings) ? ReplicaCodec::none : settings.codec,
-                            settings.bits, elements);
+  return part_payload_bytes(has_warmup(settings) ? ReplicaSettings() : settings, elements);
 }
 
-ChannelOptions channel_options(const std::string& name, std::size_t payload_bytes,
-                               PayloadMemory memory) {
+ChannelOptions channel_options(const std::string& name, const ReplicaSettings& settings,
+                               std::span<const SumChunk> chunks, PayloadMemory memory) {
   ChannelOptions options;
-  options.max_payload_bytes = payload_bytes;
-  options.buffers = kBuffers;
+  options.max_payload_bytes = max_payload_bytes(settings, largest_part(chunks));
+  options.buffers = buffers_of(settings, chunks.size());
   options.name = name;
   options.payload_memory = memory;
   options.waits_are_callers = true;
@@ -73,41 +79,43 @@ MemoryLedger replica_sum_memory(std::span<const std::size_t> bucket_sizes, int r
     ledger.add(replica_sum_memory(bucket_sizes, replicas, settings.of_moments(), memory));
     return ledger;
   }
-  const std::size_t part = largest_part(sum_chunks(bucket_sizes, replicas));
+  const std::vector<SumChunk> chunks = sum_chunks(bucket_sizes, replicas);
+  const std::size_t part = largest_part(chunks);
   if (part == 0) return ledger;
-  const MemoryLedger channel =
-      channel_memory(channel_options({}, max_payload_bytes(settings, part), memory));
+  const MemoryLedger channel = channel_memory(channel_options({}, settings, chunks, memory));
   const auto channels = 4 * static_cast<std::uint64_t>(replicas - 1);
   ledger.add_host(MemoryUse::replicas, channels * channel.host_bytes());
   ledger.add_device(MemoryUse::replicas, channels * channel.device_bytes());
   ledger.add<Vector<float>>(MemoryUse::replicas, sizeof(float) * part);
-  ledger.add(part_codec_memory(settings.codec, places_of(bucket_sizes)));
+  ledger.add(part_codec_memory(settings, places_of(bucket_sizes)));
   return ledger;
 }
 
 std::uint64_t replica_sum_bytes(std::span<const std::size_t> bucket_sizes, int replicas,
                                 const ReplicaSettings& settings, bool is_warmup) {
-  const ReplicaCodec codec =
-      is_warmup && has_warmup(settings) ? ReplicaCodec::none : settings.codec;
+  const ReplicaSettings sent = is_warmup && has_warmup(settings) ? ReplicaSettings() : settings;
   std::uint64_t bytes = 0;
   for (const SumChunk& chunk : sum_chunks(bucket_sizes, replicas))
     for (int replica = 0; replica < replicas; ++replica) {
       const std::size_t size = chunk.part(replica).size;
       if (size > 0)
         bytes += 2 * static_cast<std::uint64_t>(replicas - 1) *
-                 (sizeof(MessageHeader) + part_payload_bytes(codec, settings.bits, size));
+                 (sizeof(MessageHeader) + part_payload_bytes(sent, size));
     }
   return bytes;
 }
 
-int replica_sum_rounds(std::span<const std::size_t> bucket_sizes, int replicas) {
+int replica_sum_rounds(std::span<const std::size_t> bucket_sizes, int replicas,
+                       const ReplicaSettings& settings) {
   const std::size_t chunks = sum_chunks(bucket_sizes, replicas).size();
-  return static_cast<int>((chunks + kBuffers - 1) / kBuffers);
+  const int buffers = buffers_of(settings, chunks);
+  return (static_cast<int>(chunks) + buffers - 1) / buffers;
 }
 
-int replica_sum_pieces(std::span<const std::size_t> bucket_sizes, int replicas) {
+int replica_sum_pieces(std::span<const std::size_t> bucket_sizes, int replicas,
+                       const ReplicaSettings& settings) {
   const std::size_t chunks = sum_chunks(bucket_sizes, replicas).size();
-  return std::max(1, static_cast<int>(2 * chunks / kBuffers));
+  return std::max(1, 2 * static_cast<int>(chunks) / buffers_of(settings, chunks));
 }
 
 ReduceScatterSum::ReduceScatterSum(ProgressThread& progress, Place place,
@@ -135,8 +143,8 @@ ReduceScatterSum::ReduceScatterSum(ProgressThread& progress, Place place,
     chunks_until_.push_back(chunk);
   }
   if (chunks_.empty()) return;
-  codec_ = make_part_codec(settings_.codec, settings_.bits, places);
-  warmup_codec_ = make_part_codec(ReplicaCodec::none, 0, 0);
+  codec_ = make_part_codec(settings_, places);
+  warmup_codec_ = make_part_codec({}, 0);
   sum_ = Vector<float>(uninitialized("deltapipe::ReduceScatterSum::sum"), largest_part(chunks_));
   open_channels(place, memory);
 }
@@ -153,11 +161,11 @@ ReduceScatterSum::Peer::Peer(ProgressThread& progress, const Place& place, int r
       receive_sum(progress, place.stage_comm, rank, place.first_tag + 1, sum) {}
 
 void ReduceScatterSum::open_channels(const Place& place, PayloadMemory memory) {
-  const std::size_t bytes = max_payload_bytes(settings_, sum_.extent(0));
-  const ChannelOptions part =
-      channel_options("gradients of stage " + std::to_string(stage_), bytes, memory);
-  const ChannelOptions sum =
-      channel_options("gradient sums of stage " + std::to_string(stage_), bytes, memory);
+  const auto options = [&](const std::string& what) {
+    return channel_options(what + " of stage " + std::to_string(stage_), settings_, chunks_,
+                           memory);
+  };
+  const ChannelOptions part = options("gradients"), sum = options("gradient sums");
   const auto link = place.link ? place.link : std::make_shared<EmulatedLink>(LinkSettings());
   // The next replica first: all replicas together then send to different ones.
   for (int i = 1; i < replicas_; ++i) {
@@ -357,17 +365,18 @@ void ReduceScatterSum::gather(const ExecSpace& exec, std::size_t chunk) {
 }
 
 std::vector<StatePart> ReduceScatterSum::state(const ExecSpace& exec) {
-  if (!codec_) return {};
-  return codec_->state(exec, kReplicaErrorsPart + std::to_string(stage_));
+  if (!codec_ || !codec_->errors()) return {};
+  return codec_->errors()->state(exec, kReplicaErrorsPart + std::to_string(stage_));
 }
 
 void ReduceScatterSum::reset(const ExecSpace& exec) {
-  if (codec_) codec_->reset(exec);
+  if (codec_ && codec_->errors()) codec_->errors()->reset(exec);
 }
 
 SumStatistics ReduceScatterSum::take_statistics(const ExecSpace& exec) {
   SumStatistics statistics;
-  if (measures_ && codec_ && !is_warmup_) statistics = codec_->errors(exec);
+  if (measures_ && codec_ && codec_->errors() && !is_warmup_)
+    statistics = codec_->errors()->statistics(exec);
   for (const auto& peer : peers_) {
     statistics.bytes +=
         peer->send_part.take_statistics().bytes + peer->send_sum.take_statistics().bytes;

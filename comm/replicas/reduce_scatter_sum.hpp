@@ -39,9 +39,11 @@ std::uint64_t replica_sum_bytes(std::span<const std::size_t> bucket_sizes, int r
 
 /// Returns the number of pieces in which a sum passes a rank's wire: a piece is the messages that
 /// are under way at the same time. Other messages of the rank pass between pieces.
-int replica_sum_pieces(std::span<const std::size_t> bucket_sizes, int replicas);
+int replica_sum_pieces(std::span<const std::size_t> bucket_sizes, int replicas,
+                       const ReplicaSettings& settings);
 /// Returns how often a sum waits for a message there and one back, on links of a long latency.
-int replica_sum_rounds(std::span<const std::size_t> bucket_sizes, int replicas);
+int replica_sum_rounds(std::span<const std::size_t> bucket_sizes, int replicas,
+                       const ReplicaSettings& settings);
 
 /// Prefix of the names of state parts, which end in the stage's number.
 inline constexpr const char* kReplicaErrorsPart = "replica errors, stage ";

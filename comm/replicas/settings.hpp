@@ -14,19 +14,21 @@ enum class ReplicaCodec {
   none,        ///< fp32
   bf16,        ///< bf16 on the wire, added in fp32
   quantized,   ///< codes of `bits` bits with error feedback on both legs
+  topk,        ///< as quantized, but the largest `topk` of the values only
   adam_moment  ///< as quantized, but AdamW's first moments travel in place of gradients
 };
-inline constexpr std::array<const char*, 4> kReplicaCodecNames = {"none", "bf16", "quantized",
-                                                                  "adam_moment"};
-/// Returns true if codes travel, whose errors the replicas retain.
-constexpr bool is_quantized(ReplicaCodec codec) {
-  return codec == ReplicaCodec::quantized || codec == ReplicaCodec::adam_moment;
+inline constexpr std::array<const char*, 5> kReplicaCodecNames = {"none", "bf16", "quantized",
+                                                                  "topk", "adam_moment"};
+/// Returns true if replicas retain the errors of what they send.
+constexpr bool has_errors(ReplicaCodec codec) {
+  return codec != ReplicaCodec::none && codec != ReplicaCodec::bf16;
 }
 
 struct ReplicaSettings {
   ReplicaCodec codec = ReplicaCodec::none;
-  int bits = 8;  ///< 1 ... 8, of quantized
-  /// Epochs in which gradients travel in fp32, with quantized and adam_moment. adam_moment freezes
+  int bits = 8;        ///< 1 ... 8, of codes
+  double topk = 0.05;  ///< part of the values that topk sends, up to 1/4
+  /// Epochs in which gradients travel in fp32, with a codec that has errors. adam_moment freezes
   /// the second moments when they are over.
   double warmup_epochs = 0;
   /// Above 0: replicas take this many steps of their own, and then sum the changes of their

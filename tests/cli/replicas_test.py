@@ -77,6 +77,8 @@ class Replicas(support.TestCase):
         for name, layout in (("plain", SAME), ("coded", quantized(3)),
                              ("warm", quantized(3, "replicas.warmup_epochs=0.5")),
                              ("moment", moments(3)), ("local", local(4)),
+                             ("largest", local(3, "replicas.codec=topk", "replicas.topk=0.02",
+                                               "replicas.bits=2")),
                              ("rest", local(5, "replicas.codec=quantized", "replicas.bits=4",
                                             "replicas.warmup_epochs=0.5"))):
             with self.subTest(name):
@@ -183,6 +185,8 @@ class Replicas(support.TestCase):
         deck = self.deck_file(self.deck())
         for override, *parts in (
                 ("replicas.bits=9", "replicas.bits", "1 to 8"),
+                ("replicas.topk=0.3", "replicas.topk", "0.25"),
+                ("replicas.topk=0", "replicas.topk", "above 0"),
                 ("replicas.codec=adam_moment", "replicas.warmup_epochs", "warm-up"),
                 ("replicas.codec=quantised", "replicas.codec", "quantized"),
                 ("network.replicas.latency=[1,2]", "network.replicas", "one value"),

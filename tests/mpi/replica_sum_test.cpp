@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/transport/agree.hpp"
@@ -23,6 +24,16 @@ float wave(int replica, std::size_t bucket, std::size_t i, int round) {
   const auto x = static_cast<float>(i + 3 * bucket + 1);
   return std::sin(x * (1.0f + 0.1f * static_cast<float>(round))) * static_cast<float>(replica + 1) /
          3.0f * (i / 512 % 2 == 0 ? 1.0f : 1e-6f);
+}
+
+/// Magnitudes from 1 to 400, few of them large.
+float spread(int replica, std::size_t bucket, std::size_t i, int round) {
+  const double x = std::sin(static_cast<double>(i + 7919 * bucket + 104729 * round) * 12.9898 +
+                            78.233 * replica) *
+                   43758.5453;
+  const double fraction = x - std::floor(x);
+  return static_cast<float>((fraction < 0.5 ? -1 : 1) *
+                            std::pow(400.0, 2 * fraction - std::floor(2 * fraction)));
 }
 
 class Sums {
@@ -91,8 +102,8 @@ void check_same_on_all_ranks(ProgressThread& progress,
 /// The algorithm in double precision, for all replicas at once.
 class Reference {
  public:
-  Reference(std::vector<std::size_t> sizes, int replicas, int bits)
-      : sizes_(std::move(sizes)), replicas_(replicas), bits_(bits) {
+  Reference(std::vector<std::size_t> sizes, int replicas, const ReplicaSettings& settings)
+      : sizes_(std::move(sizes)), replicas_(replicas), settings_(settings), bits_(settings.bits) {
     for (const std::size_t size : sizes_) errors_.emplace_back(replicas, std::vector<double>(size));
   }
 
@@ -102,8 +113,9 @@ class Reference {
     for (const SumChunk& chunk : sum_chunks(sizes_, replicas_))
       for (int owner = 0; owner < replicas_; ++owner) {
         const SumRange part = chunk.part(owner);
-        for (std::size_t begin = part.begin; begin < part.begin + part.size; begin += 512) {
-          const std::size_t n = std::min<std::size_t>(512, part.begin + part.size - begin);
+        const std::size_t group = settings_.codec == ReplicaCodec::topk ? 4096 : 512;
+        for (std::size_t begin = part.begin; begin < part.begin + part.size; begin += group) {
+          const std::size_t n = std::min<std::size_t>(group, part.begin + part.size - begin);
           std::vector<double> sum(n);
           for (int r = 0; r < replicas_; ++r) {
             std::vector<double> x(n);
@@ -121,11 +133,14 @@ class Reference {
  private:
   /// Q(x + e); e becomes what it leaves out.
   std::vector<double> sent(std::vector<double> x, double* e) const {
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] += e[i];
+    const std::vector<bool> is_sent = chosen(x);
+    const auto count = static_cast<double>(std::count(is_sent.begin(), is_sent.end(), true));
     double most = 0, mean = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
-      x[i] += e[i];
+      if (!is_sent[i]) continue;
       most = std::max(most, std::abs(x[i]));
-      mean += std::abs(x[i]) / static_cast<double>(x.size());
+      mean += std::abs(x[i]) / count;
     }
     const int largest = (1 << (bits_ - 1)) - 1;
     const double s = bits_ == 1 ? rounded_up(mean) : rounded_up(most / (bits_ == 2 ? 4 : largest));
@@ -133,10 +148,26 @@ class Reference {
       double level = x[i] >= 0 ? 1 : -1;
       if (bits_ == 2 && std::abs(x[i]) >= 2 * s) level *= 3;
       if (bits_ > 2) level = s > 0 ? std::rint(x[i] / s) : 0;
+      if (!is_sent[i]) level = 0;
       e[i] = x[i] - level * s;
       x[i] = level * s;
     }
     return x;
+  }
+
+  /// All, or the largest magnitudes.
+  std::vector<bool> chosen(const std::vector<double>& x) const {
+    if (settings_.codec != ReplicaCodec::topk) return std::vector<bool>(x.size(), true);
+    std::vector<std::size_t> order(x.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return std::abs(x[a]) > std::abs(x[b]); });
+    const long most = std::max(1L, static_cast<long>(x.size() / 4));
+    const long wanted = std::lround(settings_.topk * static_cast<double>(x.size()));
+    std::vector<bool> is_chosen(x.size());
+    for (long j = 0; j < std::clamp(wanted, 1L, most); ++j)
+      is_chosen[order[static_cast<std::size_t>(j)]] = true;
+    return is_chosen;
   }
 
   /// To 9 bits of mantissa.
@@ -148,6 +179,7 @@ class Reference {
 
   std::vector<std::size_t> sizes_;
   int replicas_;
+  ReplicaSettings settings_;
   int bits_;
   std::vector<std::vector<std::vector<double>>> errors_;  ///< [bucket][replica][element]
 };
@@ -202,38 +234,61 @@ TEST_CASE("All replicas together send what a ring sends, and headers", "[replica
     CHECK(replica_sum_bytes(std::vector<std::size_t>{1024}, 2, settings) ==
           4 * (sizeof(MessageHeader) + 2 + 64 * static_cast<std::uint64_t>(bits)));
   }
+  // 82 of 4,096 values: a scale, codes of 2 bits, 5 bits and a row of 82 + 127 bits for positions.
+  const ReplicaSettings settings{.codec = ReplicaCodec::topk, .bits = 2, .topk = 0.02};
+  CHECK(replica_sum_bytes(std::vector<std::size_t>{8192}, 2, settings) ==
+        4 * (sizeof(MessageHeader) + 2 + 2 * 11 + 5 * 11 + 27));
 }
 
-TEST_CASE("Quantised sums follow their formula", "[replicas][gpu_aware]") {
-  const PayloadMemory memory = GENERATE(PayloadMemory::host, PayloadMemory::device);
-  const int bits = GENERATE(1, 2, 3, 4, 5, 8);
+void check_formula(const std::vector<std::size_t>& sizes, const ReplicaSettings& settings,
+                   PayloadMemory memory, const Values& values) {
   ProgressThread progress(MPI_COMM_WORLD);
   if (progress.size() == 1) return;
-  const std::vector<std::size_t> sizes = {700, 0, 1, 5000, 513};
-  const ReplicaSettings settings{.codec = ReplicaCodec::quantized, .bits = bits};
   Sums sums(progress, sizes, settings, memory);
-  Reference reference(sizes, progress.size(), bits);
+  Reference reference(sizes, progress.size(), settings);
   for (int round = 0; round < 3; ++round) {
-    const std::vector<std::vector<float>> found = sums.add(wave, round);
+    const std::vector<std::vector<float>> found = sums.add(values, round);
     check_same_on_all_ranks(progress, found);
-    const std::vector<std::vector<double>> expected = reference.add(wave, round);
+    const std::vector<std::vector<double>> expected = reference.add(values, round);
     // fp32 and fp16 errors move a value that is next to the middle of two levels.
     std::size_t others = 0, all = 0;
     for (std::size_t b = 0; b < sizes.size(); ++b) {
       for (std::size_t i = 0; i < sizes[b]; ++i, ++all)
         others += std::abs(found[b][i] - expected[b][i]) > 0.02 * std::abs(expected[b][i]) + 1e-12;
     }
-    INFO("bits " << bits << ", round " << round << ": " << others << " of " << all);
+    INFO("bits " << settings.bits << ", round " << round << ": " << others << " of " << all);
     CHECK(others <= all / 50);
   }
 }
 
+TEST_CASE("Quantised sums follow their formula", "[replicas][gpu_aware]") {
+  const PayloadMemory memory = GENERATE(PayloadMemory::host, PayloadMemory::device);
+  const int bits = GENERATE(1, 2, 3, 4, 5, 8);
+  check_formula({700, 0, 1, 5000, 513}, {.codec = ReplicaCodec::quantized, .bits = bits}, memory,
+                wave);
+}
+
+TEST_CASE("Sums of the largest values follow their formula", "[replicas][gpu_aware]") {
+  const PayloadMemory memory = GENERATE(PayloadMemory::host, PayloadMemory::device);
+  const int bits = GENERATE(1, 2, 4, 8);
+  const double topk = GENERATE(1e-9, 0.001, 0.02, 0.25);
+  check_formula({700, 0, 1, 2, 3, 30'000, 4097},
+                {.codec = ReplicaCodec::topk, .bits = bits, .topk = topk}, memory, spread);
+}
+
+TEST_CASE("The first of equal values are summed", "[replicas]") {
+  // 40 or 41 of 4,096 values are larger than the others.
+  check_formula({9000}, {.codec = ReplicaCodec::topk, .bits = 4, .topk = 0.02}, PayloadMemory::host,
+                [](int, std::size_t, std::size_t i, int) { return i % 100 == 99 ? -3.0f : 1.0f; });
+}
+
 TEST_CASE("With error feedback, the mean of quantised sums becomes that of the sums",
           "[replicas]") {
+  const ReplicaCodec codec = GENERATE(ReplicaCodec::quantized, ReplicaCodec::topk);
   const int bits = GENERATE(1, 2, 4, 8);
   ProgressThread progress(MPI_COMM_WORLD);
   const std::vector<std::size_t> sizes = {1500};
-  Sums sums(progress, sizes, {.codec = ReplicaCodec::quantized, .bits = bits});
+  Sums sums(progress, sizes, {.codec = codec, .bits = bits, .topk = 0.25});
   const auto values = [](int replica, std::size_t, std::size_t i, int) {
     return wave(replica, 0, i % 512, 0);
   };
@@ -262,9 +317,16 @@ TEST_CASE("Sums of zeros and constants stay what they are", "[replicas]") {
   const int bits = GENERATE(1, 2, 3, 8);
   ProgressThread progress(MPI_COMM_WORLD);
   const auto size = static_cast<float>(progress.size());
+  const auto count_zeros = [](Sums& sums) {
+    const std::vector<std::vector<float>> zeros = sums.add([](auto...) { return 0.0f; });
+    return std::count(zeros[0].begin(), zeros[0].end(), 0.0f);
+  };
+  {
+    Sums sums(progress, {9000}, {.codec = ReplicaCodec::topk, .bits = bits});
+    CHECK(count_zeros(sums) == 9000);
+  }
   Sums sums(progress, {1300}, {.codec = ReplicaCodec::quantized, .bits = bits});
-  const std::vector<std::vector<float>> zeros = sums.add([](auto...) { return 0.0f; });
-  CHECK(std::count(zeros[0].begin(), zeros[0].end(), 0.0f) == 1300);
+  CHECK(count_zeros(sums) == 1300);
   const std::vector<std::vector<float>> ones = sums.add([](auto...) { return 1.0f; });
   const auto [least, most] = std::minmax_element(ones[0].begin(), ones[0].end());
   CHECK(*least > 0.5f * size);
@@ -273,7 +335,7 @@ TEST_CASE("Sums of zeros and constants stay what they are", "[replicas]") {
 
 TEST_CASE("A value that is not finite reaches all replicas", "[replicas]") {
   const ReplicaCodec codec =
-      GENERATE(ReplicaCodec::none, ReplicaCodec::bf16, ReplicaCodec::quantized);
+      GENERATE(ReplicaCodec::none, ReplicaCodec::bf16, ReplicaCodec::quantized, ReplicaCodec::topk);
   const float bad =
       GENERATE(std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity());
   ProgressThread progress(MPI_COMM_WORLD);
@@ -290,7 +352,8 @@ TEST_CASE("A value that is not finite reaches all replicas", "[replicas]") {
 TEST_CASE("Errors of quantised sums continue from their state", "[replicas]") {
   ProgressThread progress(MPI_COMM_WORLD);
   const std::vector<std::size_t> sizes = {5000, 3};
-  const ReplicaSettings settings{.codec = ReplicaCodec::quantized, .bits = 3};
+  const ReplicaSettings settings{.codec = GENERATE(ReplicaCodec::quantized, ReplicaCodec::topk),
+                                 .bits = 3};
   const ExecSpace exec;
   std::vector<std::vector<float>> expected, forgetful;
   StateContent state;

@@ -10,10 +10,13 @@ void add_replicas(std::vector<Key>& keys, ReplicaSettings& settings) {
   SectionKeys add(keys, "replicas");
   add("codec", choice(settings.codec, kReplicaCodecNames),
       "none sums gradients in fp32, bf16 in bf16 on the wire, quantized in bits bits with error "
-      "feedback. adam_moment sums AdamW's first moments in bits bits and freezes the second ones "
-      "after the warm-up.");
+      "feedback, topk the largest of them. adam_moment sums AdamW's first moments in bits bits and "
+      "freezes the second ones after the warm-up.");
   add("bits", Integer{&settings.bits, 1, 8},
-      "Bits per value for quantized and adam_moment. Groups of 512 values share a scale.");
+      "Bits per value for quantized, topk and adam_moment. Groups of 512 values share a scale, "
+      "with topk 4096.");
+  add("topk", Real{&settings.topk, 0, 0.25, true},
+      "Part of the values that topk sends, the largest of each 4096.");
   add("warmup_epochs", Real{&settings.warmup_epochs, 0, 1e6},
       "Epochs, with fraction, that sum gradients in fp32. adam_moment requires a value above 0.");
   add("local_steps", Integer{&settings.local_steps, 0, 1 << 20},

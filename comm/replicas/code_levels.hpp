@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// Codes of b bits of values that share a scale s. With the largest |x| = a:
+//   b >= 3: x^ = s c,        c = rint(x / s),  |c| <= L = 2^(b-1) - 1,  s >= a / L
+//   b = 2:  x^ = s c,        c in {-3, -1, 1, 3}, the nearest,          s >= a / 4
+//   b = 1:  x^ = s sign(x),  s >= mean |x|
+// s is rounded up to 16 bits (core/codec/quantizer). Errors are kept in units of s.
+#pragma once
+
+#include "comm/replicas/part_errors.hpp"
+#include "core/base/numeric/number_formats.hpp"
+#include "core/base/parallel/row.hpp"
+#include "core/codec/quantizer/scales.hpp"
+
+namespace deltapipe {
+
+struct CodeLevels {
+  /// Scale of values that are not all finite. It decodes to NaN.
+  static constexpr std::uint16_t kScaleNaN = 0xffff;
+
+  int bits;
+
+  /// Largest code; values of codes 0 ... 2 * middle() are symmetric.
+  KOKKOS_INLINE_FUNCTION int largest() const {
+    return bits > 2 ? (1 << bits) - 2 : (1 << bits) - 1;
+  }
+  /// Code of 0, with three bits or more.
+  KOKKOS_INLINE_FUNCTION int middle() const { return largest() / 2; }
+  KOKKOS_INLINE_FUNCTION float value(int code, float scale) const {
+    const int level = bits > 2 ? code - middle() : 2 * code - largest();
+    return static_cast<float>(level) * scale;
+  }
+  KOKKOS_INLINE_FUNCTION int code(float x, float inverse) const {
+    const float q = limited(x * inverse, 16384.0f);
+    const float at = bits > 2 ? codec::nearest_integer(q) + static_cast<float>(middle())
+                              : std::floor(0.5f * (q + static_cast<float>(largest() + 1)));
+    const int code = static_cast<int>(at);
+    return code < 0 ? 0 : code > largest() ? largest() : code;
+  }
+  /// Returns the scale of n values x as it travels, the same in all threads of the team.
+  template <class Member>
+  KOKKOS_INLINE_FUNCTION std::uint16_t scale(const Member& team, int n, const float* x) const {
+    const bool is_finite = row_max(team, n, 0u, [=](int i) { return is_nonfinite(x[i]); }) == 0u;
+    if (!is_finite) return kScaleNaN;
+    if (bits == 1) {
+      // Not the sum divided by n: it can overflow.
+      const float part = 1.0f / static_cast<float>(n);
+      const float mean =
+          row_sum<float>(team, n, [=](int i) { return float_of(finite_magnitude(x[i])) * part; });
+      return codec::step_at_least(mean, 1.0f);
+    }
+    const float most =
+        float_of(row_max(team, n, 0u, [=](int i) { return finite_magnitude(x[i]); }));
+    return codec::step_of(most, bits == 2 ? 4.0f : static_cast<float>(middle()));
+  }
+};
+
+/// Scales travel byte by byte: what precedes them in a payload need not be aligned.
+KOKKOS_INLINE_FUNCTION void store_scale(std::uint8_t* to, std::uint16_t scale) {
+  to[0] = static_cast<std::uint8_t>(scale & 0xffu);
+  to[1] = static_cast<std::uint8_t>(scale >> 8);
+}
+KOKKOS_INLINE_FUNCTION std::uint16_t stored_scale(const std::uint8_t* from) {
+  return static_cast<std::uint16_t>(from[0] | from[1] << 8);
+}
+
+/// Returns the error of value i of a group.
+KOKKOS_INLINE_FUNCTION float error_of(const PartErrors::Place& group, int i, float scale) {
+  return float_of_half(group.error[i]) * scale;
+}
+/// Stores the error of value i, in units of the new scale.
+KOKKOS_INLINE_FUNCTION void store_error(const PartErrors::Place& group, int i, float in_units) {
+  group.error[i] = half_of(saturate(in_units, kMaxHalf));
+}
+
+}  // namespace deltapipe
