@@ -17,16 +17,52 @@ for option in "$@"; do
   esac
 done
 passed=0 failed=0 skipped=0
+jobs=() # in the background
 
 step() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
 
-# build_in PRESET [cmake options]
-build_in() {
+# Ends what is in the background, with what it started.
+end_jobs() {
+  local job
+  for job in "${jobs[@]}"; do kill -TERM -- "-$job" 2>/dev/null || true; done
+}
+trap end_jobs EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+
+# background LOG COMMAND ...: starts it in a process group of its own.
+background() {
+  local log=$1
+  shift
+  mkdir -p build
+  set -m
+  "$@" >"$log" 2>&1 </dev/null &
+  set +m
+  jobs+=($!)
+}
+
+# await LOG: waits for the last job and prints what it said. Returns its exit status.
+await() {
+  local status=0
+  wait "${jobs[-1]}" || status=$?
+  unset 'jobs[-1]'
+  cat "$1"
+  return "$status"
+}
+
+# build PRESET [cmake options]
+build() {
   local preset=$1
   shift
-  step "build/$preset"
   cmake --preset "$preset" "$@"
   cmake --build --preset "$preset"
+}
+
+# build_of_sanitizers: uses what the tests leave idle.
+build_of_sanitizers() {
+  build asan
+  grep -q '^DELTAPIPE_SANITIZE:.*=address,undefined$' build/asan/CMakeCache.txt ||
+    { echo "build/asan has no sanitizers: remove it"; return 1; }
 }
 
 # test_in PRESET [ctest options]: adds to passed, failed, skipped
@@ -52,15 +88,20 @@ PYTHON
 }
 
 ((!setup)) || { step "packages"; scripts/setup.sh tests; }
+step "build/release"
+background build/setup_python.out scripts/setup_python.sh
+build release -DDELTAPIPE_WERROR=ON -DDELTAPIPE_BENCHMARKS=ON
 step "transformers, to compare with"
-scripts/setup_python.sh || (($? == 77))
-
-build_in release -DDELTAPIPE_WERROR=ON -DDELTAPIPE_BENCHMARKS=ON
+await build/setup_python.out || (($? == 77))
+cmake --preset release # finds them
+if ((sanitizers)); then
+  background build/asan.out nice -n 19 bash -c "$(declare -f build build_of_sanitizers)
+    set -euo pipefail; build_of_sanitizers"
+fi
 test_in release
 if ((sanitizers)); then
-  build_in asan
-  grep -q '^DELTAPIPE_SANITIZE:.*=address,undefined$' build/asan/CMakeCache.txt ||
-    { echo "build/asan has no sanitizers: remove it" >&2; exit 1; }
+  step "build/asan"
+  await build/asan.out
   # Two and four ranks have all kinds of stages.
   test_in asan --exclude-regex '^mpi\.[13]$'
 fi

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 # Kokkos and the standard library are most of what a compiler reads in nearly every source: read
 # once. CMAKE_DISABLE_PRECOMPILE_HEADERS=ON is CMake's own switch. That each source includes what it
-# uses is shown without them: by clang-tidy for sources that change, by style.headers for headers.
+# uses is shown without them: by clang-tidy for sources that change, by style.headers for installed headers.
 #
 # deltapipe_precompile(<target> [<other>]): for all sources of a target, or the ones of another
 # target, whose compile options must be the same.

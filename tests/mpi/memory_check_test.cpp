@@ -160,9 +160,11 @@ TEST_CASE("Equal memories pass, and their hashes are counted as bytes", "[memory
 
 TEST_CASE("A flipped bit in either end's memory is found and named", "[memory_check]") {
   if (world_size() < 2) return;
+  // Each run ends as one does that fails, which takes a second.
   for (const MemoryStorage storage : kStorages)
     for (const int rank : {0, 1})
       for (const bool spills : {false, true}) {
+        if (storage != MemoryStorage::fp16 && spills != (rank == 1)) continue;
         CAPTURE(static_cast<int>(storage), rank, spills);
         const PayloadMemory memory = spills ? PayloadMemory::device : PayloadMemory::host;
         // The most significant byte of the first value, or of the first scale.
