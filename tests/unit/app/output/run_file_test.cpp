@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <csignal>
@@ -553,6 +554,33 @@ TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][ru
                }),
                Catch::Contains("lacks step 551 of 561"));
   }
+}
+
+TEST_CASE("Columns that the file of a checkpoint lacks are unknown", "[files][run_file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "run.h5", copy = directory / "copy.h5";
+  constexpr std::size_t rows = 700;  // more than are copied at a time
+  RunAttributes attributes = attributes_of(3);
+  {
+    RunFile run(path, attributes);
+    for (std::uint64_t step = 1; step <= rows; ++step) {
+      run.append(step_record(step, 3));
+      run.append(evaluation_record(step, 3));
+    }
+    run.snapshot().write(copy);
+  }
+  attributes.evaluates_codec = attributes.compares_answers = true;
+  { RunFile run(path, attributes, {{rows, 0, 0, 0}, copy, path}); }
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  CHECK(column<double>(file, "evaluations/loss").size() == rows);
+  CHECK_FALSE(std::isnan(column<double>(file, "evaluations/loss").back()));
+  for (const char* name : {"exact_match", "codec_loss", "codec_exact_match"}) {
+    const auto values = column<double>(file, std::string("evaluations/") + name);
+    CHECK(values.size() == rows);
+    CHECK(std::all_of(values.begin(), values.end(), [](double x) { return std::isnan(x); }));
+  }
+  CHECK(column<std::uint64_t>(file, "evaluations/codec_forward_bytes") ==
+        std::vector<std::uint64_t>(2 * rows));
 }
 
 TEST_CASE("A run file goes on over more and over fewer stages", "[files][run_file]") {
