@@ -2,26 +2,21 @@
 #include "app/checkpoint/checkpoints.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <functional>
 #include <system_error>
 #include <thread>
 #include <utility>
 
+#include "app/checkpoint/checkpoint_job.hpp"
+#include "app/checkpoint/checkpoint_removal.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 #include "core/base/number_text.hpp"
-#include "core/base/parallel/helper_thread.hpp"
-#include "core/base/pieces.hpp"
 #include "core/base/state/state_in_memory.hpp"
-#include "core/files/replacement.hpp"
-#include "core/files/state_file.hpp"
 
 namespace deltapipe {
 
@@ -34,28 +29,11 @@ constexpr std::chrono::milliseconds kLook{2};
 constexpr double kPatienceSeconds = 2;
 /// The share of the launcher's time that step and checkpoint may take.
 constexpr double kShareOfLauncher = 0.7;
-/// Assumed speed of a disk before it is known, for the time limit.
-constexpr double kBytesPerSecond = 1e8;
-
-constexpr const char* kTimeLimitKey = "checkpoint.time_limit";
 
 /// Notes after those of the signals.
 enum Note : std::size_t { kLimit = kStopSignals.size(), kTimeDue, kDone, kFailed };
 /// A reason to stop that is no signal's number.
 constexpr std::uint64_t kOutOfTime = 1U << 16U;
-
-/// The batch system kills at the job's end; closing files and the end of MPI need a moment.
-constexpr double kJobMarginSeconds = 10;
-constexpr const char* kJobEndVariable = "SLURM_JOB_END_TIME";  // seconds since 1970
-
-/// Until the batch job ends; 0: unknown, or of a job that is over.
-double seconds_of_job() {
-  const char* const text = std::getenv(kJobEndVariable);
-  if (text == nullptr) return 0;
-  const double end = std::strtod(text, nullptr);
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  return std::isfinite(end) ? std::max(0.0, end - kJobMarginSeconds - now.count()) : 0;
-}
 
 /// Seconds that Open MPI's mpirun leaves its ranks after Ctrl-C; nothing under other launchers. An
 /// MCA parameter on mpirun's command line is in the environment of the ranks as well.
@@ -66,82 +44,6 @@ std::optional<double> seconds_of_launcher() {
     if (const char* const text = std::getenv(name); text != nullptr)
       return std::strtod(text, nullptr);
   return 1;
-}
-
-/// Several ranks may make it.
-void make_unfinished(const std::string& path) {
-  std::error_code error;
-  fs::create_directory(path, error);
-  if (error && !fs::is_directory(path)) make_directory(path);
-}
-
-/// As write_state(), until it is given up.
-void write_pieces(const StateContent& content, StateWriter& writer,
-                  const std::atomic<bool>& given_up) {
-  constexpr std::size_t kPiece = std::size_t{1} << 23;
-  for (const StateContent::Part& part : content.parts) {
-    writer.begin_part(part.name);
-    for (const StateContent::Item& item : part.items) {
-      writer.begin_item(item.item);
-      for_pieces(0, item.bytes.size(), kPiece, [&](std::size_t first, std::size_t count) {
-        if (given_up.load()) throw UserError({.what = "the run has ended"});
-        writer.append(item.bytes.data() + first, count);
-      });
-    }
-    writer.end_part();
-  }
-}
-
-void write_rank(const std::string& path, const StateContent& content,
-                const std::atomic<bool>& given_up) {
-  StateFileWriter writer(path);
-  write_pieces(content, writer, given_up);
-  writer.close();
-}
-
-CheckpointFile write_run_file(const std::string& directory, const RunFileSnapshot& history) {
-  history.write(directory + "/" + kRunFileCopy);
-  return secure_file(directory, kRunFileCopy);
-}
-
-void remove_or_warn(const std::string& directory, std::uint64_t step) {
-  const std::string left = remove_checkpoint(directory, step);
-  if (left.empty()) return;
-  std::fprintf(stderr,
-               "\ndeltapipe: warning: the checkpoint of step %llu, which is no longer needed, "
-               "cannot be removed; what is left of it is in %s\n",
-               static_cast<unsigned long long>(step), left.c_str());
-}
-
-/// By the marker or, where that is damaged, by the step.
-bool is_milestone_of(const std::string& directory, std::uint64_t step,
-                     const CheckpointSettings& settings) {
-  try {
-    return read_marker(directory + "/" + checkpoint_name(step)).milestone;
-  } catch (const UserError&) {
-    return settings.milestone_every > 0 && step % settings.milestone_every == 0;
-  }
-}
-
-/// Removes checkpoints of other runs, of other courses of this one, and those older than the
-/// newest `keep`; a milestone whose marker is damaged stays.
-void remove_superseded(const std::string& directory, const CheckpointMarker& newest,
-                       const CheckpointSettings& settings) {
-  int kept = 0;
-  std::vector<std::uint64_t> steps = checkpoint_steps(directory);
-  std::reverse(steps.begin(), steps.end());
-  for (const std::uint64_t step : steps) {
-    bool stays = false;
-    try {
-      const CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
-      stays = marker.run_id == newest.run_id && step <= newest.step &&
-              (marker.milestone || kept < settings.keep);
-      if (stays && !marker.milestone) ++kept;
-    } catch (const UserError&) {
-      stays = is_milestone_of(directory, step, settings);
-    }
-    if (!stays) remove_or_warn(directory, step);
-  }
 }
 
 /// Says that a disk takes its time: at first soon, then ever more rarely.
@@ -167,48 +69,6 @@ class SlowDiskNotice {
 
 }  // namespace
 
-/// Work on the thread of its own.
-class CheckpointJob {
- public:
-  explicit CheckpointJob(std::function<void(CheckpointJob&)> work)
-      : begin_(Clock::now()),
-        thread_(start_helper_thread("checkpoints", [this, work = std::move(work)] {
-          try {
-            work(*this);
-          } catch (const std::bad_alloc&) {
-            error = "out of memory";  // short enough to need none
-          } catch (const std::exception& failure) {
-            error = failure.what();
-            if (error.empty()) error = "unknown reason";
-          }
-          seconds = seconds_between(begin_, Clock::now());
-          done_.store(true, std::memory_order_release);
-        })) {}
-  ~CheckpointJob() {
-    give_up();
-    thread_.join();
-  }
-  CheckpointJob(const CheckpointJob&) = delete;
-  CheckpointJob& operator=(const CheckpointJob&) = delete;
-
-  bool is_done() const { return done_.load(std::memory_order_acquire); }
-  /// Nobody waits for the work any more.
-  void give_up() { given_up_.store(true); }
-  const std::atomic<bool>& given_up() const { return given_up_; }
-  /// While it does, nobody else can use the HDF5 library.
-  std::atomic<bool> uses_library{false};
-
-  // To be read when it is done.
-  CheckpointFile rank_file, run_file;
-  std::string error;  ///< empty: none
-  double seconds = 0;
-
- private:
-  TimePoint begin_;
-  std::atomic<bool> done_{false}, given_up_{false};
-  std::thread thread_;
-};
-
 Checkpoints::Checkpoints(const CheckpointSettings& settings, const std::string& directory,
                          const ProcessGrid& grid, ProgressThread& progress,
                          const CheckpointMarker& marker, bool keeps_directory,
@@ -220,19 +80,11 @@ Checkpoints::Checkpoints(const CheckpointSettings& settings, const std::string& 
       marker_(marker),
       keeps_directory_(keeps_directory),
       evaluation_stop_(progress),
-      start_(start),
+      limit_(settings.time_limit_seconds, start),
       last_begin_(Clock::now()),
       last_notes_(Clock::now()),
-      limit_seconds_(settings.time_limit_seconds),
-      limit_name_(kTimeLimitKey),
       caches_(std::move(caches)) {
   set_notice();
-  const double job = seconds_of_job();
-  if (job == 0) return;
-  const double limit = seconds_between(start_, Clock::now()) + job;
-  if (limit_seconds_ > 0 && limit_seconds_ <= limit) return;
-  limit_seconds_ = limit;
-  limit_name_ = "the end of the batch job";
 }
 
 void Checkpoints::go_on_from(const CheckpointMarker& marker) {
@@ -299,17 +151,12 @@ std::string Checkpoints::unfinished() const {
   return unfinished_checkpoint(directory_, marker_.run_id, marker_.step);
 }
 
-/// Estimate for the next checkpoint.
-double Checkpoints::expected_seconds() const {
-  return last_seconds_ > 0 ? last_seconds_ : static_cast<double>(bytes_) / kBytesPerSecond;
-}
-
 /// The line that rank 0 prints when a signal asks for an end. A launcher may kill the ranks before
 /// the step under way has come to its end.
 void Checkpoints::set_notice() const {
   if (grid_.rank() != 0) return;
-  const bool is_known = longest_step_ > 0;
-  const double seconds = expected_step_seconds(most_steps_to_stop_) + expected_seconds();
+  const bool is_known = times_.longest_step() > 0;
+  const double seconds = times_.of_steps(most_steps_to_stop_) + times_.of_checkpoint();
   std::string text =
       most_steps_to_stop_ > 1
           ? "\ndeltapipe: asked to stop: a checkpoint follows the next outer step of the replicas"
@@ -323,30 +170,11 @@ void Checkpoints::set_notice() const {
   OrderlyStop::set_notice(text + "\n");
 }
 
-double Checkpoints::mean_step_seconds() const {
-  return step_seconds_ / static_cast<double>(std::max<std::uint64_t>(1, timed_steps_));
-}
-
-/// The last of these steps, an outer step of the replicas after which the run can stop, may take
-/// as long as the longest.
-double Checkpoints::expected_step_seconds(std::uint64_t steps_to_stop) const {
-  return static_cast<double>(steps_to_stop - 1) * mean_step_seconds() + longest_step_;
-}
-
-/// Before the first evaluation: as if its steps were training steps, which usually take longer.
-double Checkpoints::expected_evaluation_seconds() const {
-  if (longest_evaluation_ > 0) return longest_evaluation_;
-  return static_cast<double>(evaluation_steps_) * mean_step_seconds();
-}
-
-bool Checkpoints::is_out_of_time(double seconds_to_come) const {
-  return limit_seconds_ > 0 &&
-         seconds_between(start_, Clock::now()) + seconds_to_come >= limit_seconds_;
-}
-
 void Checkpoints::evaluated(double seconds) {
-  longest_evaluation_ = std::max(longest_evaluation_, seconds);
-  last_notes_ = Clock::now();
+  times_.add_evaluation(seconds);
+  // An outer step before the evaluation is part of the next interval.
+  last_notes_ +=
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 Checkpoints::Notes Checkpoints::notes(bool evaluation_follows, std::uint64_t steps_to_stop) {
@@ -355,25 +183,15 @@ Checkpoints::Notes Checkpoints::notes(bool evaluation_follows, std::uint64_t ste
   const int signal = orderly_stop_ ? orderly_stop_->signal() : 0;
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) notes[i] = signal == kStopSignals[i];
   const TimePoint now = Clock::now();
-  const double seconds = seconds_between(last_notes_, now);
-  // A start's first step takes memory for the first time.
-  if (longest_step_ > 0) {
-    step_seconds_ += seconds;
-    ++timed_steps_;
-  } else {
-    step_seconds_ = seconds;
-    timed_steps_ = 1;
-  }
-  if (seconds > longest_step_) {
-    longest_step_ = seconds;
-    set_notice();
-  }
+  const bool is_longest = times_.add_step(seconds_between(last_notes_, now));
+  const bool has_agreed = steps_to_stop > 1 && steps_to_stop == most_steps_to_stop_;
+  if (is_longest || has_agreed) set_notice();
   last_notes_ = now;
   if (grid_.rank() == 0) {
     // After the evaluation and the steps to come there has to be time for a checkpoint.
-    const double evaluation = evaluation_follows ? expected_evaluation_seconds() : 0;
-    const double steps = expected_step_seconds(steps_to_stop) + longest_step_;
-    if (is_out_of_time(evaluation + steps + 2 * expected_seconds())) notes[kLimit] = 1;
+    const double evaluation = evaluation_follows ? times_.of_evaluation() : 0;
+    const double steps = times_.of_steps(steps_to_stop) + times_.longest_step();
+    if (limit_.is_over_after(evaluation + steps + 2 * times_.of_checkpoint())) notes[kLimit] = 1;
     if (settings_.every_seconds > 0 && seconds_between(last_begin_, now) >= settings_.every_seconds)
       notes[kTimeDue] = 1;
   }
@@ -384,7 +202,7 @@ Checkpoints::Notes Checkpoints::notes(bool evaluation_follows, std::uint64_t ste
 void Checkpoints::hear(std::span<const double> sums) {
   for (std::size_t i = 0; i < kStopSignals.size(); ++i)
     if (stop_reason_.empty() && sums[i] > 0) stop_reason_ = name_of_signal(kStopSignals[i]);
-  if (stop_reason_.empty() && sums[kLimit] > 0) stop_reason_ = limit_name_;
+  if (stop_reason_.empty() && sums[kLimit] > 0) stop_reason_ = limit_.name();
   is_due_by_time_ = sums[kTimeDue] > 0;
   some_failed_ = sums[kFailed] > 0;
   all_done_ = sums[kDone] + sums[kFailed] == static_cast<double>(marker_.ranks());
@@ -406,7 +224,7 @@ bool Checkpoints::copies_files(std::uint64_t step) const {
 bool Checkpoints::is_asked_to_stop(bool evaluation_follows) {
   std::uint64_t mine = orderly_stop_ ? static_cast<std::uint64_t>(orderly_stop_->signal()) : 0;
   if (mine == 0 && evaluation_follows && grid_.rank() == 0 &&
-      is_out_of_time(expected_evaluation_seconds()))
+      limit_.is_over_after(times_.of_evaluation()))
     mine = kOutOfTime;
   const std::uint64_t reason = all_reduce(progress_, grid_.world(), mine, Reduction::max);
   if (reason == 0) return false;
@@ -415,13 +233,13 @@ bool Checkpoints::is_asked_to_stop(bool evaluation_follows) {
 }
 
 std::string Checkpoints::reason_of(std::uint64_t code) const {
-  return code == kOutOfTime ? limit_name_ : name_of_signal(static_cast<int>(code));
+  return code == kOutOfTime ? limit_.name() : name_of_signal(static_cast<int>(code));
 }
 
 bool Checkpoints::stops_evaluation(bool obeys_limit) {
   if (const int signal = orderly_stop_ ? orderly_stop_->signal() : 0; signal != 0)
     evaluation_stop_.ask(static_cast<std::uint64_t>(signal));
-  else if (obeys_limit && grid_.rank() == 0 && is_out_of_time(2 * expected_seconds()))
+  else if (obeys_limit && grid_.rank() == 0 && limit_.is_over_after(2 * times_.of_checkpoint()))
     evaluation_stop_.ask(kOutOfTime);
   if (evaluation_stop_.begin_next()) return false;
   stop_reason_ = reason_of(evaluation_stop_.reason());
@@ -435,9 +253,9 @@ bool Checkpoints::end_training() {
 }
 
 double Checkpoints::limiting_evaluation() const {
-  const bool limits =
-      stop_reason_ == kTimeLimitKey && longest_evaluation_ > settings_.time_limit_seconds / 2;
-  return limits ? longest_evaluation_ : 0;
+  const bool limits = stop_reason_ == kTimeLimitKey &&
+                      times_.longest_evaluation() > settings_.time_limit_seconds / 2;
+  return limits ? times_.longest_evaluation() : 0;
 }
 
 void Checkpoints::warn(const std::string& what) const {
@@ -460,7 +278,7 @@ void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, Ru
   auto content = std::make_shared<StateContent>(state_in_memory(parts));
   std::optional<RunFileSnapshot> history;
   if (run_file != nullptr) history = run_file->snapshot();
-  bytes_ = content->bytes() + (history ? history->bytes() : 0);
+  times_.set_checkpoint_bytes(content->bytes() + (history ? history->bytes() : 0));
   phase_ = Phase::writing;
   job_ = std::make_unique<CheckpointJob>([this, directory = unfinished(), content, history,
                                           rank = grid_.rank()](CheckpointJob& job) mutable {
@@ -511,7 +329,7 @@ void Checkpoints::exchange_and_mark() {
 
 void Checkpoints::note_complete(RunFile* run_file) {
   const CheckpointRecord record = record_of(marker_);
-  last_seconds_ = record.seconds;
+  times_.add_checkpoint(record.seconds);
   last_complete_ = record.step;
   set_notice();
   ++totals_.count;
@@ -543,7 +361,7 @@ void Checkpoints::end_removal() {
 void Checkpoints::give_up() {
   const bool was_marking = phase_ == Phase::marking;
   if (!job_->error.empty()) warn(job_->error);
-  last_seconds_ = std::max(last_seconds_, job_->seconds);
+  times_.add_checkpoint(std::max(times_.last_checkpoint(), job_->seconds));
   job_.reset();
   phase_ = Phase::idle;
   std::error_code ignored;
@@ -592,20 +410,6 @@ void check_for_other_runs(const std::string& directory) {
                              "wrote them with another output.directory, put the run.h5 that is in "
                              "the newest of them into this one",
                    .keys = {"checkpoint.directory"}});
-}
-
-void remove_checkpoints_but(const std::string& directory, const CheckpointSettings& settings,
-                            std::optional<std::uint64_t> one) {
-  for (const std::uint64_t step : checkpoint_steps(directory))
-    if (step != one && !is_milestone_of(directory, step, settings)) remove_or_warn(directory, step);
-}
-
-void remove_checkpoints_of(const std::string& directory, const std::string& run_id) {
-  for (const std::uint64_t step : checkpoint_steps(directory)) try {
-      const CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
-      if (marker.run_id == run_id && !marker.milestone) remove_or_warn(directory, step);
-    } catch (const UserError&) {
-    }
 }
 
 }  // namespace deltapipe

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "app/checkpoint/checkpoint_files.hpp"
+#include "app/checkpoint/time_limit.hpp"
 #include "app/deck/settings.hpp"
 #include "app/output/run_file.hpp"
 #include "comm/transport/common_stop.hpp"
@@ -28,13 +29,6 @@
 #include "core/cache/activation_cache.hpp"
 
 namespace deltapipe {
-
-/// Removes all checkpoints but milestones and that of step `one`.
-void remove_checkpoints_but(const std::string& directory, const CheckpointSettings& settings,
-                            std::optional<std::uint64_t> one);
-
-/// Removes the checkpoints of a run, but not its milestones.
-void remove_checkpoints_of(const std::string& directory, const std::string& run_id);
 
 /// UserError when a directory that the deck names has checkpoints: those of another run, which a
 /// new one must not mix with its own.
@@ -68,8 +62,8 @@ class Checkpoints {
 
   /// Size of a rank's first checkpoint and steps of an evaluation, for the time limit.
   void expect(std::uint64_t bytes, std::uint64_t evaluation_steps) {
-    bytes_ = bytes;
-    evaluation_steps_ = evaluation_steps;
+    times_.set_checkpoint_bytes(bytes);
+    times_.set_evaluation_steps(evaluation_steps);
   }
   /// Records the duration of an evaluation.
   void evaluated(double seconds);
@@ -131,11 +125,6 @@ class Checkpoints {
   std::string waited_for() const;
   std::string unfinished() const;
   void set_notice() const;
-  double expected_seconds() const;
-  double mean_step_seconds() const;
-  double expected_step_seconds(std::uint64_t steps_to_stop) const;
-  double expected_evaluation_seconds() const;
-  bool is_out_of_time(double seconds_to_come) const;
   std::string reason_of(std::uint64_t code) const;
 
   const CheckpointSettings& settings_;
@@ -145,13 +134,10 @@ class Checkpoints {
   CheckpointMarker marker_;
   bool keeps_directory_;
   CommonStop evaluation_stop_;
-  TimePoint start_, last_begin_, last_notes_;
-  double limit_seconds_ = 0;  ///< from start_, the deck's or the job's; 0: none
-  std::string limit_name_;
-  double longest_step_ = 0, longest_evaluation_ = 0;  // seconds, of this start
+  TimeLimit limit_;
+  ExpectedTimes times_;
+  TimePoint last_begin_, last_notes_;
   std::uint64_t most_steps_to_stop_ = 1;
-  double step_seconds_ = 0;  ///< of timed_steps_ together
-  std::uint64_t timed_steps_ = 0, evaluation_steps_ = 0;
   std::optional<OrderlyStop> orderly_stop_{std::in_place};
   std::string stop_reason_;
   bool is_due_by_time_ = false;
@@ -160,8 +146,6 @@ class Checkpoints {
   Phase phase_ = Phase::idle;
   std::unique_ptr<CheckpointJob> job_;
   double blocked_seconds_ = 0, seconds_ = 0;
-  std::uint64_t bytes_ = 0;  ///< of the state, this rank's
-  double last_seconds_ = 0;
   std::optional<std::uint64_t> last_complete_;
   std::vector<ActivationCache*> caches_;
   std::deque<std::uint64_t> referring_;  ///< checkpoints that stay and refer to files, oldest first

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/checkpoint/checkpoint_removal.hpp"
 #include "app/checkpoint/checkpoints.hpp"
 #include "app/checkpoint/run_spill_files.hpp"
 #include "app/commands/commands.hpp"

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/checkpoint/checkpoint_removal.hpp"
 #include "app/deck/checks.hpp"
 #include "app/deck/deck.hpp"
 #include "app/output/run_records.hpp"

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/checkpoint/checkpoint_removal.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "core/base/error.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+/// By the marker or, where that is damaged, by the step.
+bool is_milestone_of(const std::string& directory, std::uint64_t step,
+                     const CheckpointSettings& settings) {
+  try {
+    return read_marker(directory + "/" + checkpoint_name(step)).milestone;
+  } catch (const UserError&) {
+    return settings.milestone_every > 0 && step % settings.milestone_every == 0;
+  }
+}
+
+}  // namespace
+
+void remove_or_warn(const std::string& directory, std::uint64_t step) {
+  const std::string left = remove_checkpoint(directory, step);
+  if (left.empty()) return;
+  std::fprintf(stderr,
+               "\ndeltapipe: warning: the checkpoint of step %llu, which is no longer needed, "
+               "cannot be removed; what is left of it is in %s\n",
+               static_cast<unsigned long long>(step), left.c_str());
+}
+
+void remove_superseded(const std::string& directory, const CheckpointMarker& newest,
+                       const CheckpointSettings& settings) {
+  int kept = 0;
+  std::vector<std::uint64_t> steps = checkpoint_steps(directory);
+  std::reverse(steps.begin(), steps.end());
+  for (const std::uint64_t step : steps) {
+    bool stays = false;
+    try {
+      const CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
+      stays = marker.run_id == newest.run_id && step <= newest.step &&
+              (marker.milestone || kept < settings.keep);
+      if (stays && !marker.milestone) ++kept;
+    } catch (const UserError&) {
+      stays = is_milestone_of(directory, step, settings);
+    }
+    if (!stays) remove_or_warn(directory, step);
+  }
+}
+
+void remove_checkpoints_but(const std::string& directory, const CheckpointSettings& settings,
+                            std::optional<std::uint64_t> one) {
+  for (const std::uint64_t step : checkpoint_steps(directory))
+    if (step != one && !is_milestone_of(directory, step, settings)) remove_or_warn(directory, step);
+}
+
+void remove_checkpoints_of(const std::string& directory, const std::string& run_id) {
+  for (const std::uint64_t step : checkpoint_steps(directory)) try {
+      const CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
+      if (marker.run_id == run_id && !marker.milestone) remove_or_warn(directory, step);
+    } catch (const UserError&) {
+    }
+}
+
+}  // namespace deltapipe
