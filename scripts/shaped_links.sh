@@ -318,13 +318,13 @@ network=10.77.0.0/24
 echo "shaped_links: $ranks ranks, $(rate_of 0 1) from rank 0 to 1 and $(rate_of 1 0) back," \
   "latency $(latency_of 0 1) $( ((needs_netem)) && echo 'by netem' || echo 'not shaped')"
 # In the background, because bash runs traps only between commands in the foreground.
-# Open MPI's daemons give up after two attempts to reach mpirun, which then waits for them forever:
-# links that are just up, on a busy machine, may need more.
+# Open MPI's daemons give up after two attempts to reach mpirun, which then waits for them forever.
+# Over links that are just up, on a busy machine, they may need more.
 # btl_tcp_flags 1: large messages as plain sends; else two-way traffic often takes turns.
 ip netns exec "$name-0" mpirun --allow-run-as-root -n "$ranks" --host "${hosts#,}" \
   --bind-to none --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca plm_rsh_no_tree_spawn 1 \
   --mca ras ^slurm --mca oob_tcp_if_include $network \
-  --mca oob_tcp_peer_retries 20 --mca oob_tcp_retry_delay 1 --mca orte_startup_timeout 60 \
+  --mca oob_tcp_peer_retries 20 --mca oob_tcp_retry_delay 1 \
   --mca pml ob1 --mca btl tcp,self --mca btl_tcp_flags 1 --mca btl_tcp_if_include $network \
   "$program" "$command" "$deck" "${overrides[@]}" "${no_emulation[@]}" &
 mpirun_pid=$!

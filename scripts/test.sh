@@ -17,11 +17,11 @@ for option in "$@"; do
   esac
 done
 passed=0 failed=0 skipped=0
-jobs=() # in the background
+declare -A jobs=()
 
 step() { printf '\n== %s (%d s)\n' "$*" "$SECONDS"; }
 
-# Ends what is in the background, with what it started.
+# Ends the jobs and everything they started.
 end_jobs() {
   local job
   for job in "${jobs[@]}"; do kill -TERM -- "-$job" 2>/dev/null || true; done
@@ -30,39 +30,35 @@ trap end_jobs EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-# background LOG COMMAND ...: starts it in a process group of its own.
-background() {
+# start NAME COMMAND ...: a job, in a process group of its own.
+start() {
+  local name=$1
+  shift
+  set -m
+  "$@" </dev/null &
+  set +m
+  jobs[$name]=$!
+}
+
+# await NAME: returns the job's exit status. Unlike a command, it lets traps run.
+await() {
+  local status=0
+  wait "${jobs[$1]}" || status=$?
+  unset "jobs[$1]"
+  return "$status"
+}
+
+# to_log LOG COMMAND ...
+to_log() {
   local log=$1
   shift
   mkdir -p build
-  set -m
-  "$@" >"$log" 2>&1 </dev/null &
-  set +m
-  jobs+=($!)
-}
-
-# await LOG: waits for the last job and prints what it said. Returns its exit status.
-await() {
-  local status=0
-  wait "${jobs[-1]}" || status=$?
-  unset 'jobs[-1]'
-  cat "$1"
-  return "$status"
+  "$@" >"$log" 2>&1
 }
 
 # build PRESET [cmake options]
 build() {
-  local preset=$1
-  shift
-  cmake --preset "$preset" "$@"
-  cmake --build --preset "$preset"
-}
-
-# build_of_sanitizers: uses what the tests leave idle.
-build_of_sanitizers() {
-  build asan
-  grep -q '^DELTAPIPE_SANITIZE:.*=address,undefined$' build/asan/CMakeCache.txt ||
-    { echo "build/asan has no sanitizers: remove it"; return 1; }
+  cmake --preset "$@" && cmake --build --preset "$1"
 }
 
 # test_in PRESET [ctest options]: adds to passed, failed, skipped
@@ -71,7 +67,8 @@ test_in() {
   shift
   step "tests of build/$preset"
   rm -f "$results"
-  ctest --preset "$preset" --output-junit "$results" --no-tests=error "$@" || true
+  start tests ctest --preset "$preset" --output-junit "$results" --no-tests=error "$@"
+  await tests || true
   totals=$(python3 - "$results" <<'PYTHON'
 import sys
 import xml.etree.ElementTree as tree
@@ -88,20 +85,31 @@ PYTHON
 }
 
 ((!setup)) || { step "packages"; scripts/setup.sh tests; }
+
 step "build/release"
-background build/setup_python.out scripts/setup_python.sh
-build release -DDELTAPIPE_WERROR=ON -DDELTAPIPE_BENCHMARKS=ON
+start python to_log build/setup_python.out scripts/setup_python.sh
+start release build release -DDELTAPIPE_WERROR=ON -DDELTAPIPE_BENCHMARKS=ON
+await release
+
 step "transformers, to compare with"
-await build/setup_python.out || (($? == 77))
+status=0
+await python || status=$?
+cat build/setup_python.out
+((status == 0 || status == 77)) || exit "$status"
 cmake --preset release # finds them
-if ((sanitizers)); then
-  background build/asan.out nice -n 19 bash -c "$(declare -f build build_of_sanitizers)
-    set -euo pipefail; build_of_sanitizers"
-fi
+
+# The second build uses what the tests leave idle.
+((!sanitizers)) || start asan to_log build/asan.out nice -n 19 bash -c "$(declare -f build); build asan"
 test_in release
+
 if ((sanitizers)); then
   step "build/asan"
-  await build/asan.out
+  status=0
+  await asan || status=$?
+  cat build/asan.out
+  ((status == 0)) || exit "$status"
+  grep -q '^DELTAPIPE_SANITIZE:.*=address,undefined$' build/asan/CMakeCache.txt ||
+    { echo "build/asan has no sanitizers: remove it" >&2; exit 1; }
   # Two and four ranks have all kinds of stages.
   test_in asan --exclude-regex '^mpi\.[13]$'
 fi

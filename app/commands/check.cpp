@@ -574,8 +574,7 @@ std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
   const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
   if (inputs.data || settings.training.steps > 0)
     print_warning_lines(warnings_of_steps(
-        settings.output,
-        total_steps(settings.training.steps, settings.training.epochs, steps_per_epoch)));
+        settings, total_steps(settings.training.steps, settings.training.epochs, steps_per_epoch)));
   print_model(settings, inputs, model, machines, ranks);
   if (traffic) print_traffic(settings, *traffic);
   std::fflush(stdout);

@@ -184,7 +184,7 @@ RunOutput open_output(const Settings& settings, const TrainingInputs& inputs, co
                       ProgressThread& progress) {
   std::vector<std::string> hosts = gather(progress, grid.world(), host_name(), 0);
   if (grid.rank() > 0) return {nullptr, progress};
-  print_warnings(warnings_of_steps(settings.output, plan.training.shape.steps));
+  print_warnings(warnings_of_steps(settings, plan.training.shape.steps));
   const std::string path = settings.output.directory + "/run.h5";
   const auto warn = [](const std::string& message) {
     std::fprintf(stderr, "\ndeltapipe: warning: %s\n", message.c_str());

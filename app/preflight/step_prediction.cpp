@@ -190,6 +190,7 @@ void PlannedStep::plan_sums(const ModelLayout& model) {
                            : sum.bytes) += bytes(bucket);
       if (bucket != embedding && bucket != common) early.push_back(size);
     }
+    sum.rounds_at_once = replica_sum_rounds(sizes, replicas, settings_.replicas);
     sum.parts = std::max(1, static_cast<int>(early.size()));
     sum.pieces = replica_sum_pieces(early, replicas, settings_.replicas);
     sum.rounds = replica_sum_rounds(early, replicas, settings_.replicas);
@@ -233,7 +234,7 @@ double PlannedStep::seconds_of_sums_at_once(const NetworkSettings& network) cons
     if (bytes[rank] == 0) continue;
     int rounds = 0;
     for (std::size_t stage = rank; stage < sums_.size(); stage += bytes.size())
-      rounds += std::max(1, sums_[stage].rounds + sums_[stage].embedding_rounds);
+      rounds += sums_[stage].rounds_at_once;
     const int r = static_cast<int>(rank);
     most =
         std::max(most, links.sum_seconds_of(r, bytes[rank]) + 2 * rounds * links.sum_latency_of(r));

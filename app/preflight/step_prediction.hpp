@@ -55,6 +55,7 @@ class PlannedStep {
     int pieces = 1;  ///< of `bytes`
     int rounds = 0;  ///< of messages there and back, for `bytes`
     int embedding_rounds = 0;
+    int rounds_at_once = 0;  ///< of all bytes together
 
     std::uint64_t all() const { return bytes + embedding_bytes + common_bytes; }
   };

@@ -40,7 +40,7 @@ std::vector<std::string> warnings_of_model(const Settings& settings, const Model
 std::vector<std::string> warnings_of_bubble(const Settings& settings);
 
 /// The same, for what only the number of steps tells.
-std::vector<std::string> warnings_of_steps(const OutputSettings& output, std::uint64_t steps);
+std::vector<std::string> warnings_of_steps(const Settings& settings, std::uint64_t steps);
 
 /// For commands that use a model: the deck names none, so that its weights are initial values.
 std::vector<std::string> warnings_of_untrained(const Settings& settings);

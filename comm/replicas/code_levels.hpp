@@ -6,6 +6,9 @@
 // s is rounded up to 16 bits (core/codec/quantizer). Errors are kept in units of s.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
+
 #include "comm/replicas/part_errors.hpp"
 #include "core/base/numeric/number_formats.hpp"
 #include "core/base/parallel/row.hpp"

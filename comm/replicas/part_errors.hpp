@@ -22,8 +22,9 @@ class PartErrors {
   /// of that scale.
   struct Place {
     std::uint16_t* error;
-    std::uint16_t* scale;  ///< of each kSumGroup of errors, as it travels
-    float* squares;        ///< of each kSumGroup, at the last encoding: sums of error^2 and value^2
+    // One entry for each kSumGroup of errors. If more share a scale, their first one counts.
+    std::uint16_t* scale;  ///< as it travels
+    float* squares;        ///< sums of error^2 and value^2 at the last encoding
 
     /// `elements` is a multiple of kSumGroup.
     KOKKOS_INLINE_FUNCTION Place after(std::size_t elements) const {

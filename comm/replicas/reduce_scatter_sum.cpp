@@ -2,6 +2,8 @@
 #include "comm/replicas/reduce_scatter_sum.hpp"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "comm/replicas/part_errors.hpp"
@@ -13,15 +15,6 @@
 
 namespace deltapipe {
 namespace {
-
-/// Returns the messages under way in each direction. They are enough that a link is busy while the
-/// ends add, and more if they are small: otherwise a link of a long latency would wait for them.
-int buffers_of(const ReplicaSettings& settings, std::size_t chunks) {
-  constexpr std::size_t kDense = 4, kMost = 32, kElements = std::size_t{1} << 16;
-  const std::size_t bytes = part_payload_bytes(settings, kElements);
-  const std::size_t most = std::clamp(chunks, kDense, kMost);
-  return static_cast<int>(std::min(most, kDense * sizeof(float) * kElements / bytes));
-}
 
 std::vector<std::size_t> sizes_of(const std::vector<SumBucket>& buckets) {
   std::vector<std::size_t> sizes;
@@ -39,14 +32,35 @@ bool has_warmup(const ReplicaSettings& settings) {
   return has_errors(settings.codec) && settings.warmup_epochs > 0;
 }
 
+/// Returns the largest payload of a part of this many elements, also during a warm-up.
 std::size_t max_payload_bytes(const ReplicaSettings& settings, std::size_t elements) {
-  return part_payload_bytes(has_warmup(settings) ? ReplicaSettings() : settings, elements);
+  const std::size_t bytes = part_payload_bytes(settings, elements);
+  return has_warmup(settings) ? std::max(bytes, part_payload_bytes({}, elements)) : bytes;
+}
+
+/// Returns the largest payload of all parts. A smaller part may have a larger one: topk codes its
+/// positions in another way.
+std::size_t max_payload_bytes(const ReplicaSettings& settings, std::span<const SumChunk> chunks) {
+  std::size_t most = 0;
+  for (const SumChunk& chunk : chunks)
+    for (const std::size_t elements : chunk.part_sizes())
+      most = std::max(most, max_payload_bytes(settings, elements));
+  return most;
+}
+
+/// Returns the messages under way in each direction. They are enough that a link is busy while the
+/// ends add, and more if they are small: otherwise a link with a long latency would stand idle.
+int buffers_of(const ReplicaSettings& settings, std::size_t chunks) {
+  constexpr std::size_t kDense = 4, kMost = 32, kElements = std::size_t{1} << 16;
+  const std::size_t bytes = max_payload_bytes(settings, kElements);
+  const std::size_t most = std::clamp(chunks, kDense, kMost);
+  return static_cast<int>(std::min(most, kDense * sizeof(float) * kElements / bytes));
 }
 
 ChannelOptions channel_options(const std::string& name, const ReplicaSettings& settings,
                                std::span<const SumChunk> chunks, PayloadMemory memory) {
   ChannelOptions options;
-  options.max_payload_bytes = max_payload_bytes(settings, largest_part(chunks));
+  options.max_payload_bytes = max_payload_bytes(settings, chunks);
   options.buffers = buffers_of(settings, chunks.size());
   options.name = name;
   options.payload_memory = memory;
@@ -225,8 +239,8 @@ void ReduceScatterSum::advance(const ExecSpace& exec) {
   while (gathered_ < reduced_ && can_gather(gathered_)) gather(exec, gathered_++);
 }
 
-/// Waits for the oldest chunk only: the replica that is behind all others never waits for a buffer,
-/// because they have received all earlier chunks.
+/// The replica that is behind all others never waits for a buffer: they have received all earlier
+/// chunks.
 void ReduceScatterSum::finish(const ExecSpace& exec) {
   DELTAPIPE_ASSERT(std::exchange(started_, 0) == buckets_.size(),
                    "a bucket of gradients was not summed");
@@ -236,19 +250,29 @@ void ReduceScatterSum::finish(const ExecSpace& exec) {
   const TimePoint begin = Clock::now();
   while (gathered_ < chunks_.size()) {
     advance(exec);
-    const std::size_t oldest = gathered_;
-    if (oldest == chunks_.size()) break;
-    if (scattered_ == oldest)
-      scatter(exec, scattered_++);
-    else if (reduced_ == oldest)
-      reduce(exec, reduced_++);
-    else
-      gather(exec, gathered_++);
+    if (gathered_ < chunks_.size()) await_next();
   }
   TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for sums over replicas",
                                    begin, Clock::now());
   ready_ = scattered_ = reduced_ = gathered_ = 0;
   ++step_;
+  has_summed_ = true;
+}
+
+/// Waits until some chunk can pass its next phase, whichever it is: a wait for one of them would
+/// delay the others by the latency of a link.
+void ReduceScatterSum::await_next() const {
+  constexpr std::chrono::microseconds kSpin{100}, kSleep{50};
+  const TimePoint begin = Clock::now();
+  while (!(scattered_ < ready_ && can_scatter(scattered_)) &&
+         !(reduced_ < scattered_ && can_reduce(reduced_)) &&
+         !(gathered_ < reduced_ && can_gather(gathered_))) {
+    progress_.check();
+    if (Clock::now() - begin < kSpin)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(kSleep);
+  }
 }
 
 bool ReduceScatterSum::can_scatter(std::size_t chunk) const {
@@ -375,7 +399,7 @@ void ReduceScatterSum::reset(const ExecSpace& exec) {
 
 SumStatistics ReduceScatterSum::take_statistics(const ExecSpace& exec) {
   SumStatistics statistics;
-  if (measures_ && codec_ && codec_->errors() && !is_warmup_)
+  if (std::exchange(has_summed_, false) && measures_ && codec_ && codec_->errors() && !is_warmup_)
     statistics = codec_->errors()->statistics(exec);
   for (const auto& peer : peers_) {
     statistics.bytes +=

@@ -105,6 +105,7 @@ class ReduceScatterSum final : public ReplicaSum {
   void reduce(const ExecSpace& exec, std::size_t chunk);
   void gather(const ExecSpace& exec, std::size_t chunk);
   void advance(const ExecSpace& exec);
+  void await_next() const;
 
   std::uint8_t* memory_of(const HostBytes& host, const DeviceBytes& device) const;
   void send(const ExecSpace& exec, SendChannel& channel, const SendChannel::Buffer& buffer,
@@ -124,6 +125,7 @@ class ReduceScatterSum final : public ReplicaSum {
   std::unique_ptr<PartCodec> codec_, warmup_codec_;
   bool is_warmup_ = false;
   bool measures_ = false;
+  bool has_summed_ = false;  ///< since statistics were taken
   std::vector<std::unique_ptr<Peer>> peers_;
   Vector<float> sum_;  ///< of this replica's part of a chunk
   DeviceChecksum checksum_;

@@ -48,7 +48,8 @@ class ReplicaSum {
   virtual std::vector<StatePart> state(const ExecSpace& exec) = 0;
   /// Forgets what it retains, when a step does not count. All replicas call it together.
   virtual void reset(const ExecSpace& exec) = 0;
-  /// Returns what this rank sent since the last call. Waits for exec.
+  /// Returns what this rank sent since the last call, and the errors of the last sum if there was
+  /// one since then. Waits for exec.
   virtual SumStatistics take_statistics(const ExecSpace& exec) = 0;
 };
 

@@ -27,7 +27,7 @@ constexpr bool has_errors(ReplicaCodec codec) {
 struct ReplicaSettings {
   ReplicaCodec codec = ReplicaCodec::none;
   int bits = 8;        ///< 1 ... 8, of codes
-  double topk = 0.05;  ///< part of the values that topk sends, up to 1/4
+  double topk = 0.05;  ///< fraction of the values that topk sends, up to 1/4
   /// Epochs in which gradients travel in fp32, with a codec that has errors. adam_moment freezes
   /// the second moments when they are over.
   double warmup_epochs = 0;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -12,7 +13,7 @@
 
 namespace deltapipe {
 
-/// Parts begin at multiples of this many elements, the group that shares a scale.
+/// Parts begin at multiples of this many elements, the smallest group that shares a scale.
 inline constexpr std::size_t kSumGroup = 512;
 /// Returns the number of groups that hold this many elements.
 constexpr std::size_t groups_of(std::size_t elements) {
@@ -37,6 +38,11 @@ struct SumChunk {
   SumRange part(int replica) const {
     const std::size_t first = std::min(range.size, part_size * static_cast<std::size_t>(replica));
     return {range.begin + first, std::min(part_size, range.size - first)};
+  }
+  /// Returns the sizes that parts have: that of all but the last ones, and that of the last one
+  /// that is not empty.
+  std::array<std::size_t, 2> part_sizes() const {
+    return {std::min(part_size, range.size), range.size % part_size};
   }
 };
 

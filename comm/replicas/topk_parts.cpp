@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kGroup = 8 * static_cast<int>(kSumGroup);
 constexpr int kMostSent = kGroup / 4;
-/// Ones and zeros of a row of bits: at most k + (n >> l) < 3 k + 1.
-constexpr int kMostMarks = 3 * kMostSent + 1;
+/// Ones and zeros of a row of bits: at most k + (n >> l) < 3 k + 16.
+constexpr int kMostMarks = 3 * kMostSent + 16;
 
 /// Payload of a group of n elements: scale, codes, lower bits of positions, row of bits.
 struct GroupPayload {

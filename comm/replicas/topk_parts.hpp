@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The largest values of a part, in b-bit codes, with error feedback: for outer steps, as SparseLoCo
-// (arXiv 2508.15706) does it. Of each group of n elements, the k = max(1, round(n topk)) largest
+// The largest values of a part, in b-bit codes, with error feedback: for outer steps, after
+// SparseLoCo (arXiv 2508.15706). Unlike there, the owner of a part compresses the sum a second
+// time, and errors do not decay. Of each group of n elements, the k = max(1, round(n topk)) largest
 // |x|, x = value + error, are sent; k <= n / 4 except in groups of fewer than 4. Codes share a
 // scale (code_levels.hpp); error := half(x - x^), with x^ = 0 for all others.
 //
 // Positions p_0 < p_1 < ... are sent in the code of Elias and Fano (Elias 1974): the lower
-// l = floor(log2(n / k)) bits of each, and a row of bits with ones at (p_j >> l) + j. That is a
-// fixed size, less than half a bit per position above the entropy of k places among n.
+// l = min(8, floor(log2(n / k))) bits of each, and a row of bits with ones at (p_j >> l) + j. Its
+// size is fixed: with k = n / 50 half a bit, with n / 4 0.8 bits per position above the entropy of
+// k places among n.
 //
-// A group with a value that is not finite has the scale NaN, and so do its decoded values.
+// A group with a value that is not finite has the scale NaN; the values that it sends decode to
+// NaN.
 #pragma once
 
 #include "comm/replicas/part_codec.hpp"
@@ -18,7 +21,7 @@ namespace deltapipe {
 
 class TopkParts final : public PartCodec {
  public:
-  /// `topk` is the part of values to send, up to 1/4.
+  /// `topk` is the fraction of values to send, up to 1/4.
   TopkParts(double topk, int bits, std::size_t elements, const ViewAllocator& memory = {});
 
   static std::size_t payload_bytes(double topk, int bits, std::size_t elements);

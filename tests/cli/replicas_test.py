@@ -4,6 +4,7 @@
 
 import json
 import re
+import time
 
 import numpy as np
 
@@ -181,12 +182,43 @@ class Replicas(support.TestCase):
         self.assertLess(np.median(small.steps["wall_seconds"]),
                         0.6 * np.median(plain.steps["wall_seconds"]))
 
+    def test_time_limit_counts_outer_steps(self):
+        """Also if an evaluation follows each of them. One takes 1.2 s, there and back."""
+        deck = self.deck_file(self.deck(training={"steps": 6000, "evaluate_every": 6}))
+        begin = time.monotonic()
+        result = support.run(["train", deck, *local(6), "network.replicas.latency=600 ms",
+                              "checkpoint.every_steps=6000", "checkpoint.time_limit=8",
+                              f"output.directory={self.output('limit')}"], 2)
+        self.assertEqual(result.status, 75, str(result))
+        self.assertLess(time.monotonic() - begin, 8.5)
+
+    def test_warns_of_topk(self):
+        deck = self.deck_file(self.deck(training={"steps": 24}))
+        for overrides, message in (
+                (["replicas.codec=topk", "replicas.topk=0.01", "replicas.local_steps=12",
+                  "training.evaluate_every=12"],
+                 "sends each value 0.02 times on average in the 2 sums"),
+                (["replicas.codec=topk", "replicas.topk=0.1"], "is meant for local steps"),
+                (["replicas.topk=0.1"], "replicas.topk has no effect"),
+                (["replicas.bits=4"], "replicas.bits has no effect")):
+            with self.subTest(message):
+                self.assertIn(message, self.succeed(["check", deck, *SAME, *overrides]).out)
+
+    def test_errors_of_outer_steps(self):
+        """Steps between outer ones have none, and a resumed run has the same ones."""
+        deck = self.deck(training={"steps": 12}, output={"log_every": 1})
+        run = self.train(deck, "errors", 2, local(4, "replicas.codec=quantized", "replicas.bits=4"))
+        error = run.steps["replica_error"]
+        is_outer = np.arange(1, 13) % 4 == 0
+        self.assertTrue((np.isfinite(error) == is_outer).all(), error)
+        self.assertEqual(len(set(error[is_outer])), 3)
+
     def test_mistakes(self):
         deck = self.deck_file(self.deck())
         for override, *parts in (
                 ("replicas.bits=9", "replicas.bits", "1 to 8"),
                 ("replicas.topk=0.3", "replicas.topk", "0.25"),
-                ("replicas.topk=0", "replicas.topk", "above 0"),
+                ("replicas.topk=0", "replicas.topk", "0.001 to 0.25"),
                 ("replicas.codec=adam_moment", "replicas.warmup_epochs", "warm-up"),
                 ("replicas.codec=quantised", "replicas.codec", "quantized"),
                 ("network.replicas.latency=[1,2]", "network.replicas", "one value"),

@@ -160,7 +160,8 @@ TEST_CASE("Equal memories pass, and their hashes are counted as bytes", "[memory
 
 TEST_CASE("A flipped bit in either end's memory is found and named", "[memory_check]") {
   if (world_size() < 2) return;
-  // Each run ends as one does that fails, which takes a second.
+  // Each run ends like a failed one, which takes a second. Both ends are tested with both kinds of
+  // memory in fp16 only.
   for (const MemoryStorage storage : kStorages)
     for (const int rank : {0, 1})
       for (const bool spills : {false, true}) {

@@ -14,9 +14,9 @@ void add_replicas(std::vector<Key>& keys, ReplicaSettings& settings) {
       "freezes the second ones after the warm-up.");
   add("bits", Integer{&settings.bits, 1, 8},
       "Bits per value for quantized, topk and adam_moment. Groups of 512 values share a scale, "
-      "with topk 4096.");
-  add("topk", Real{&settings.topk, 0, 0.25, true},
-      "Part of the values that topk sends, the largest of each 4096.");
+      "with topk the values sent of 4096.");
+  add("topk", Real{&settings.topk, 0.001, 0.25},
+      "Fraction of the values that topk sends: the largest of each group of 4096.");
   add("warmup_epochs", Real{&settings.warmup_epochs, 0, 1e6},
       "Epochs, with fraction, that sum gradients in fp32. adam_moment requires a value above 0.");
   add("local_steps", Integer{&settings.local_steps, 0, 1 << 20},
@@ -41,7 +41,7 @@ void check_replicas(const ReplicaSettings& settings) {
   if (settings.local_steps > 0 && settings.codec == ReplicaCodec::adam_moment)
     throw UserError({.what = "replicas.local_steps sums changes of parameters, not moments",
                      .value = "replicas.codec = \"adam_moment\"",
-                     .remedy = "use replicas.codec = \"quantized\", or local_steps = 0",
+                     .remedy = "use replicas.codec = \"quantized\" or \"topk\", or local_steps = 0",
                      .keys = {"replicas.codec", "replicas.local_steps"}});
   if (settings.codec != ReplicaCodec::adam_moment || settings.warmup_epochs > 0) return;
   throw UserError({.what = "replicas.codec = \"adam_moment\" needs second moments from a warm-up",

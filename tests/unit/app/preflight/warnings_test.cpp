@@ -46,12 +46,12 @@ TEST_CASE("dropout is warned of where it hurts and only there") {
 }
 
 TEST_CASE("a trace of a step that does not come is warned of") {
-  OutputSettings output;
-  CHECK(warnings_of_steps(output, 3).empty());
-  output.trace_step = 3;
-  CHECK(warnings_of_steps(output, 3).empty());
-  output.trace_step = 4;
-  const auto warnings = warnings_of_steps(output, 3);
+  Settings settings;
+  CHECK(warnings_of_steps(settings, 3).empty());
+  settings.output.trace_step = 3;
+  CHECK(warnings_of_steps(settings, 3).empty());
+  settings.output.trace_step = 4;
+  const auto warnings = warnings_of_steps(settings, 3);
   REQUIRE(warnings.size() == 1);
   CHECK(warnings[0].find("output.trace_step is 4") != std::string::npos);
   CHECK(warnings[0].find("step 3") != std::string::npos);
