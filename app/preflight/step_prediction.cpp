@@ -44,6 +44,12 @@ int count(const std::vector<Program>& programs, Action action) {
   return static_cast<int>(found);
 }
 
+/// Returns what latency adds to the time in which a sum's messages pass the link: one there and one
+/// back. Each further round waits for a free buffer, unless the link is busy for so long.
+double latency_of_sum(double latency, int rounds, double busy_seconds) {
+  return 2 * latency + std::max(0.0, (rounds - 1) * latency - busy_seconds);
+}
+
 }  // namespace
 
 MeanTokens mean_tokens(const PipelineShape& shape, const Dataset* data) {
@@ -212,7 +218,7 @@ void PlannedStep::set_sums(const NetworkSettings& network, SimulationCosts& cost
       SumCost sum;
       if (bytes == 0) return sum;
       sum.seconds = links.sum_seconds_of(rank, bytes);
-      sum.latency_seconds = 2 * rounds * links.sum_latency_of(rank);
+      sum.latency_seconds = latency_of_sum(links.sum_latency_of(rank), rounds, sum.seconds);
       return sum;
     };
     const Sum& sum = sums_[stage];
@@ -236,8 +242,8 @@ double PlannedStep::seconds_of_sums_at_once(const NetworkSettings& network) cons
     for (std::size_t stage = rank; stage < sums_.size(); stage += bytes.size())
       rounds += sums_[stage].rounds_at_once;
     const int r = static_cast<int>(rank);
-    most =
-        std::max(most, links.sum_seconds_of(r, bytes[rank]) + 2 * rounds * links.sum_latency_of(r));
+    const double busy = links.sum_seconds_of(r, bytes[rank]);
+    most = std::max(most, busy + latency_of_sum(links.sum_latency_of(r), rounds, busy));
   }
   return most;
 }

@@ -53,7 +53,7 @@ class PlannedStep {
     std::uint64_t embedding_bytes = 0, common_bytes = 0;
     int parts = 1;
     int pieces = 1;  ///< of `bytes`
-    int rounds = 0;  ///< of messages there and back, for `bytes`
+    int rounds = 0;  ///< of messages that are under way together, for `bytes`
     int embedding_rounds = 0;
     int rounds_at_once = 0;  ///< of all bytes together
 

@@ -41,7 +41,7 @@ std::uint64_t replica_sum_bytes(std::span<const std::size_t> bucket_sizes, int r
 /// are under way at the same time. Other messages of the rank pass between pieces.
 int replica_sum_pieces(std::span<const std::size_t> bucket_sizes, int replicas,
                        const ReplicaSettings& settings);
-/// Returns how often a sum waits for a message there and one back, on links of a long latency.
+/// Returns how often a sum has as many messages under way as there are buffers.
 int replica_sum_rounds(std::span<const std::size_t> bucket_sizes, int replicas,
                        const ReplicaSettings& settings);
 
