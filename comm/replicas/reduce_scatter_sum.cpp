@@ -2,8 +2,6 @@
 #include "comm/replicas/reduce_scatter_sum.hpp"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "comm/replicas/part_errors.hpp"
@@ -250,7 +248,8 @@ void ReduceScatterSum::finish(const ExecSpace& exec) {
   const TimePoint begin = Clock::now();
   while (gathered_ < chunks_.size()) {
     advance(exec);
-    if (gathered_ < chunks_.size()) await_next();
+    // Whatever comes first: a wait for one message would delay the others by a link's latency.
+    progress_.wait_while([this] { return gathered_ < chunks_.size() ? missing_message() : ""; });
   }
   TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for sums over replicas",
                                    begin, Clock::now());
@@ -259,20 +258,22 @@ void ReduceScatterSum::finish(const ExecSpace& exec) {
   has_summed_ = true;
 }
 
-/// Waits until some chunk can pass its next phase, whichever it is: a wait for one of them would
-/// delay the others by the latency of a link.
-void ReduceScatterSum::await_next() const {
-  constexpr std::chrono::microseconds kSpin{100}, kSleep{50};
-  const TimePoint begin = Clock::now();
-  while (!(scattered_ < ready_ && can_scatter(scattered_)) &&
-         !(reduced_ < scattered_ && can_reduce(reduced_)) &&
-         !(gathered_ < reduced_ && can_gather(gathered_))) {
-    progress_.check();
-    if (Clock::now() - begin < kSpin)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(kSleep);
+/// Returns the name of a message that the oldest chunk lacks; empty if some chunk can pass its next
+/// phase.
+std::string ReduceScatterSum::missing_message() const {
+  if ((scattered_ < ready_ && can_scatter(scattered_)) ||
+      (reduced_ < scattered_ && can_reduce(reduced_)) ||
+      (gathered_ < reduced_ && can_gather(gathered_)))
+    return {};
+  const std::size_t oldest = gathered_;
+  for (const auto& peer : peers_) {
+    if (oldest == reduced_ && !peer->receive_part.has_message())
+      return peer->receive_part.name_of_message();
+    if (oldest < reduced_ && part_of(oldest, peer->replica).size > 0 &&
+        !peer->receive_sum.has_message())
+      return peer->receive_sum.name_of_message();
   }
+  return "a buffer for gradients of stage " + std::to_string(stage_);
 }
 
 bool ReduceScatterSum::can_scatter(std::size_t chunk) const {

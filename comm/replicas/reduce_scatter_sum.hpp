@@ -105,7 +105,7 @@ class ReduceScatterSum final : public ReplicaSum {
   void reduce(const ExecSpace& exec, std::size_t chunk);
   void gather(const ExecSpace& exec, std::size_t chunk);
   void advance(const ExecSpace& exec);
-  void await_next() const;
+  std::string missing_message() const;
 
   std::uint8_t* memory_of(const HostBytes& host, const DeviceBytes& device) const;
   void send(const ExecSpace& exec, SendChannel& channel, const SendChannel::Buffer& buffer,

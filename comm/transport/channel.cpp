@@ -399,6 +399,10 @@ TimePoint ReceiveChannel::arrival_of(const MessageBuffer& message) const {
   return std::max(local(header.arrival_ns), message.passed);
 }
 
+std::string ReceiveChannel::name_of_message() const {
+  return between(options_.name, source_rank_, target_rank_);
+}
+
 bool ReceiveChannel::has_message() const {
   if (posted_.empty()) return false;
   const MessageBuffer& message = *buffers_[static_cast<std::size_t>(posted_.front())];

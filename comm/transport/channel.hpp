@@ -157,6 +157,8 @@ class ReceiveChannel {
   Received receive(MessageHeader expected);
   /// Returns true if receive() would not wait.
   bool has_message() const;
+  /// Returns the name of a message, as errors have it.
+  std::string name_of_message() const;
   /// Returns the buffer, on which no work may be queued any more, and posts it for a later message.
   void release(const Received& received);
 

@@ -319,6 +319,27 @@ void ProgressThread::wait(const Ticket& ticket) {
   if (ticket->error) std::rethrow_exception(ticket->error);
 }
 
+void ProgressThread::wait_while(const std::function<std::string()>& awaited) {
+  constexpr std::chrono::microseconds kInterval{100};
+  std::string name = awaited();
+  std::unique_lock lock(mutex_);
+  ++waiters_;
+  work_.notify_one();
+  while (!name.empty() && !failure_) {
+    if (name != awaited_) {
+      awaited_ = std::move(name);
+      awaited_since_ = Clock::now();
+    }
+    finished_.wait_for(lock, kInterval);
+    lock.unlock();
+    name = awaited();
+    lock.lock();
+  }
+  --waiters_;
+  awaited_.clear();
+  if (failure_) std::rethrow_exception(failure_);
+}
+
 void ProgressThread::check() const {
   const std::lock_guard lock(mutex_);
   if (failure_) std::rethrow_exception(failure_);

@@ -125,6 +125,10 @@ class ProgressThread {
 
   /// Sleeps until the operation is done. Throws its error, or as check() does.
   void wait(const Ticket& ticket);
+  /// Sleeps while `awaited` returns the name of an operation for which the caller waits, until it
+  /// returns an empty one. It is called when an operation has ended, and at intervals for what time
+  /// decides, such as arrivals over emulated links. Throws as check() does.
+  void wait_while(const std::function<std::string()>& awaited);
   /// Throws if the run must end: an earlier error of the progress thread, StopRequested,
   /// Interrupted (a signal was noted) or PeerLost.
   void check() const;
