@@ -17,18 +17,22 @@ bool is_milestone_of(const std::string& directory, std::uint64_t step,
   try {
     return read_marker(directory + "/" + checkpoint_name(step)).milestone;
   } catch (const UserError&) {
-    return settings.milestone_every > 0 && step % settings.milestone_every == 0;
+    return is_milestone(settings, step);
   }
 }
 
 }  // namespace
+
+bool is_milestone(const CheckpointSettings& settings, std::uint64_t step) {
+  return settings.milestone_every > 0 && step % settings.milestone_every == 0;
+}
 
 void remove_or_warn(const std::string& directory, std::uint64_t step) {
   const std::string left = remove_checkpoint(directory, step);
   if (left.empty()) return;
   std::fprintf(stderr,
                "\ndeltapipe: warning: the checkpoint of step %llu, which is no longer needed, "
-               "cannot be removed; what is left of it is in %s\n",
+               "cannot be removed; its remaining files are in %s\n",
                static_cast<unsigned long long>(step), left.c_str());
 }
 
@@ -45,7 +49,7 @@ void remove_superseded(const std::string& directory, const CheckpointMarker& new
               (marker.milestone || kept < settings.keep);
       if (stays && !marker.milestone) ++kept;
     } catch (const UserError&) {
-      stays = is_milestone_of(directory, step, settings);
+      stays = is_milestone(settings, step);
     }
     if (!stays) remove_or_warn(directory, step);
   }

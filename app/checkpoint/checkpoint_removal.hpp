@@ -11,6 +11,9 @@
 
 namespace deltapipe {
 
+/// Returns true if the settings make the checkpoint of a step a milestone.
+bool is_milestone(const CheckpointSettings& settings, std::uint64_t step);
+
 /// Removes the checkpoint of a step.
 void remove_or_warn(const std::string& directory, std::uint64_t step);
 

@@ -208,17 +208,13 @@ void Checkpoints::hear(std::span<const double> sums) {
   all_done_ = sums[kDone] + sums[kFailed] == static_cast<double>(marker_.ranks());
 }
 
-bool Checkpoints::is_milestone(std::uint64_t step) const {
-  return settings_.milestone_every > 0 && step % settings_.milestone_every == 0;
-}
-
 bool Checkpoints::is_due(std::uint64_t step) const {
-  return (settings_.every_steps > 0 && step % settings_.every_steps == 0) || is_milestone(step) ||
-         is_due_by_time_;
+  return (settings_.every_steps > 0 && step % settings_.every_steps == 0) ||
+         is_milestone(settings_, step) || is_due_by_time_;
 }
 
 bool Checkpoints::copies_files(std::uint64_t step) const {
-  return is_milestone(step) && settings_.mode == CheckpointMode::exact;
+  return is_milestone(settings_, step) && settings_.mode == CheckpointMode::exact;
 }
 
 bool Checkpoints::is_asked_to_stop(bool evaluation_follows) {
@@ -270,7 +266,7 @@ void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, Ru
   finish(run_file);
   last_begin_ = begin;
   marker_.step = step;
-  marker_.milestone = is_milestone(step);
+  marker_.milestone = is_milestone(settings_, step);
   marker_.files.clear();
   // Milestones stay and have copies of all records.
   if (!marker_.milestone)

@@ -110,7 +110,6 @@ class Checkpoints {
  private:
   enum class Phase { idle, writing, marking, removing };
 
-  bool is_milestone(std::uint64_t step) const;
   void exchange_and_mark();
   void note_complete(RunFile* run_file);
   void start_removal();

@@ -13,11 +13,13 @@
 #include <vector>
 
 #include "core/base/error.hpp"
+#include "core/base/pieces.hpp"
 #include "core/files/hdf5.hpp"
 
 namespace deltapipe {
 
 inline constexpr std::uint64_t kChunkRows = 512;
+inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 struct ColumnText {
   std::string name;
@@ -83,16 +85,15 @@ class Column {
     const std::size_t width = source.row_elements();
     DELTAPIPE_ASSERT(width <= width_.columns && rows <= source.rows(), text_.name);
     if (width_.columns == 0) return dataset.resize(rows);
-    for (std::uint64_t first = 0; first < rows; first += kChunkRows) {
-      const std::uint64_t count = std::min(kChunkRows, rows - first);
+    for_pieces(0, rows, kChunkRows, [&](std::size_t first, std::size_t count) {
       std::vector<T> values(count * width), padded;
       source.read(first, std::span<T>(values));
-      for (std::uint64_t row = 0; row < count; ++row) {
+      for (std::size_t row = 0; row < count; ++row) {
         const auto begin = values.begin() + static_cast<std::ptrdiff_t>(row * width);
         add_padded({begin, begin + static_cast<std::ptrdiff_t>(width)}, padded);
       }
       dataset.append(std::span<const T>(padded));
-    }
+    });
   }
 
  private:
@@ -101,13 +102,13 @@ class Column {
     rows.insert(rows.end(), width_.columns - values.size(), padding_);
   }
   void load_unknown(hdf5::Dataset& dataset, std::uint64_t rows) const {
-    T unknown{};
-    if constexpr (std::is_floating_point_v<T>) unknown = std::numeric_limits<T>::quiet_NaN();
     if (width_.columns == 0) return dataset.resize(rows);
-    for (std::uint64_t first = 0; first < rows; first += kChunkRows) {
-      const std::vector<T> values(std::min(kChunkRows, rows - first) * width_.columns, unknown);
+    T unknown{};
+    if constexpr (std::is_floating_point_v<T>) unknown = kNotMeasured;
+    for_pieces(0, rows, kChunkRows, [&](std::size_t, std::size_t count) {
+      const std::vector<T> values(count * width_.columns, unknown);
       dataset.append(std::span<const T>(values));
-    }
+    });
   }
 
   ColumnText text_;
@@ -119,8 +120,6 @@ class Column {
 
 using Integers = Column<std::uint64_t>;
 using Reals = Column<double>;
-
-inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 /// Widths of the columns per boundary and per rank of a pipeline.
 struct TableWidths {

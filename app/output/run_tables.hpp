@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -256,13 +255,13 @@ struct EvaluationColumns {
 
   /// Null: NaN, and no bytes.
   void add(const std::optional<EvaluationFigures>& figures) {
-    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    const EvaluationFigures none{nan, {}, nan, std::vector<std::uint64_t>(boundaries_), 0, 0};
+    const EvaluationFigures none{
+        kNotMeasured, {}, kNotMeasured, std::vector<std::uint64_t>(boundaries_), 0, 0};
     const EvaluationFigures& f = figures ? *figures : none;
     loss.add(f.loss);
     DELTAPIPE_ASSERT(!figures || f.metrics.size() == metrics.size(), "metrics of another task");
     for (std::size_t i = 0; i < metrics.size(); ++i)
-      metrics[i].add(figures ? f.metrics[i].value : nan);
+      metrics[i].add(figures ? f.metrics[i].value : kNotMeasured);
     if (exact_match) exact_match->add(f.exact_match);
     forward_bytes.add(f.forward_bytes);
     tied_row_bytes.add(f.tied_row_bytes);

@@ -20,6 +20,11 @@ struct CodeLevels {
   /// Scale of values that are not all finite. It decodes to NaN.
   static constexpr std::uint16_t kScaleNaN = 0xffff;
 
+  /// Returns the scale to encode with; 0 for kScaleNaN.
+  KOKKOS_INLINE_FUNCTION static float scale_of(std::uint16_t wire) {
+    return wire == kScaleNaN ? 0.0f : codec::float_of_step(wire);
+  }
+
   int bits;
 
   /// Largest code; values of codes 0 ... 2 * middle() are symmetric.
@@ -73,6 +78,24 @@ KOKKOS_INLINE_FUNCTION float error_of(const PartErrors::Place& group, int i, flo
 /// Stores the error of value i, in units of the new scale.
 KOKKOS_INLINE_FUNCTION void store_error(const PartErrors::Place& group, int i, float in_units) {
   group.error[i] = half_of(saturate(in_units, kMaxHalf));
+}
+
+/// Stores what the encoding of a group leaves: its scale in the payload and with its errors, and
+/// the sums of their squares and of those of its values.
+KOKKOS_INLINE_FUNCTION void store_group(const RowMember& team, const PartErrors::Place& group,
+                                        std::uint8_t* payload, std::uint16_t scale, float error2,
+                                        float signal2) {
+  row_once(team, [=]() {
+    store_scale(payload, scale);
+    *group.scale = scale == CodeLevels::kScaleNaN ? std::uint16_t{0} : scale;
+    group.squares[0] = error2;
+    group.squares[1] = signal2;
+  });
+}
+
+template <class T>
+KOKKOS_INLINE_FUNCTION T* scratch_of(const RowMember& team, int count) {
+  return static_cast<T*>(team.team_scratch(0).get_shmem(sizeof(T) * count));
 }
 
 }  // namespace deltapipe

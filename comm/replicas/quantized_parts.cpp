@@ -29,11 +29,6 @@ KOKKOS_INLINE_FUNCTION int elements_of(std::int64_t elements, int group) {
   return rest < kGroup ? static_cast<int>(rest) : kGroup;
 }
 
-template <class T>
-KOKKOS_INLINE_FUNCTION T* scratch_of(const RowMember& team, int count) {
-  return static_cast<T*>(team.team_scratch(0).get_shmem(sizeof(T) * count));
-}
-
 }  // namespace
 
 std::size_t QuantizedParts::payload_bytes(int bits, std::size_t elements) {
@@ -66,8 +61,7 @@ void QuantizedParts::encode(const ExecSpace& exec, const VectorRef<const float>&
         row_for_synced(team, n,
                        [=](int i) { x[i] = value[first + i] + error_of(errors_here, i, former); });
         const std::uint16_t wire = levels.scale(team, n, x);
-        const bool is_finite = wire != CodeLevels::kScaleNaN;
-        const float scale = is_finite ? codec::float_of_step(wire) : 0.0f;
+        const float scale = CodeLevels::scale_of(wire);
         const float inverse = codec::inverse_of(scale);
         row_for_synced(team, 8 * codec::lanes_of(n), [=](int i) {
           code[i] = static_cast<std::uint8_t>(i < n ? levels.code(x[i], inverse) : 0);
@@ -82,12 +76,7 @@ void QuantizedParts::encode(const ExecSpace& exec, const VectorRef<const float>&
           store_error(errors_here, i, (x[i] - levels.value(code[i], scale)) * inverse);
         });
         codec::pack_row(team, levels.bits, n, code, payload + layout.codes(group));
-        row_once(team, [=]() {
-          store_scale(payload + 2 * group, wire);
-          errors_here.squares[0] = error2;
-          errors_here.squares[1] = signal2;
-          *errors_here.scale = is_finite ? wire : std::uint16_t{0};
-        });
+        store_group(team, errors_here, payload + 2 * group, wire, error2, signal2);
       });
 }
 

@@ -232,9 +232,9 @@ void ReduceScatterSum::poll(const ExecSpace& exec) {
 /// Never waits, so that replicas whose buffers are full for each other cannot block each other.
 void ReduceScatterSum::advance(const ExecSpace& exec) {
   const ExactArithmetic exact;  // the same bits, whoever calls
-  while (scattered_ < ready_ && can_scatter(scattered_)) scatter(exec, scattered_++);
-  while (reduced_ < scattered_ && can_reduce(reduced_)) reduce(exec, reduced_++);
-  while (gathered_ < reduced_ && can_gather(gathered_)) gather(exec, gathered_++);
+  while (can_scatter()) scatter(exec, scattered_++);
+  while (can_reduce()) reduce(exec, reduced_++);
+  while (can_gather()) gather(exec, gathered_++);
 }
 
 /// The replica that is behind all others never waits for a buffer: they have received all earlier
@@ -244,12 +244,10 @@ void ReduceScatterSum::finish(const ExecSpace& exec) {
                    "a bucket of gradients was not summed");
   if (chunks_.empty()) return;
   const ActivityScope waiting(progress_.account(), Activity::replicas);
-  const ExactArithmetic exact;
   const TimePoint begin = Clock::now();
-  while (gathered_ < chunks_.size()) {
-    advance(exec);
+  for (advance(exec); gathered_ < chunks_.size(); advance(exec)) {
     // Whatever comes first: a wait for one message would delay the others by a link's latency.
-    progress_.wait_while([this] { return gathered_ < chunks_.size() ? missing_message() : ""; });
+    progress_.wait_while([this] { return missing_message(); });
   }
   TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for sums over replicas",
                                    begin, Clock::now());
@@ -261,10 +259,7 @@ void ReduceScatterSum::finish(const ExecSpace& exec) {
 /// Returns the name of a message that the oldest chunk lacks; empty if some chunk can pass its next
 /// phase.
 std::string ReduceScatterSum::missing_message() const {
-  if ((scattered_ < ready_ && can_scatter(scattered_)) ||
-      (reduced_ < scattered_ && can_reduce(reduced_)) ||
-      (gathered_ < reduced_ && can_gather(gathered_)))
-    return {};
+  if (can_scatter() || can_reduce() || can_gather()) return {};
   const std::size_t oldest = gathered_;
   for (const auto& peer : peers_) {
     if (oldest == reduced_ && !peer->receive_part.has_message())
@@ -276,22 +271,25 @@ std::string ReduceScatterSum::missing_message() const {
   return "a buffer for gradients of stage " + std::to_string(stage_);
 }
 
-bool ReduceScatterSum::can_scatter(std::size_t chunk) const {
+bool ReduceScatterSum::can_scatter() const {
+  if (scattered_ == ready_) return false;
   return std::all_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
-    return part_of(chunk, peer->replica).size == 0 || peer->send_part.has_free_buffer();
+    return part_of(scattered_, peer->replica).size == 0 || peer->send_part.has_free_buffer();
   });
 }
 
-bool ReduceScatterSum::can_reduce(std::size_t chunk) const {
-  return part_of(chunk, replica_).size == 0 ||
+bool ReduceScatterSum::can_reduce() const {
+  if (reduced_ == scattered_) return false;
+  return part_of(reduced_, replica_).size == 0 ||
          std::all_of(peers_.begin(), peers_.end(), [](const auto& peer) {
            return peer->receive_part.has_message() && peer->send_sum.has_free_buffer();
          });
 }
 
-bool ReduceScatterSum::can_gather(std::size_t chunk) const {
+bool ReduceScatterSum::can_gather() const {
+  if (gathered_ == reduced_) return false;
   return std::all_of(peers_.begin(), peers_.end(), [&](const auto& peer) {
-    return part_of(chunk, peer->replica).size == 0 || peer->receive_sum.has_message();
+    return part_of(gathered_, peer->replica).size == 0 || peer->receive_sum.has_message();
   });
 }
 

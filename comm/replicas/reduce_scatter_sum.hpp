@@ -98,9 +98,10 @@ class ReduceScatterSum final : public ReplicaSum {
   std::size_t place_of(std::size_t chunk, int replica) const;
   MessageHeader header(CrossingKind kind, std::size_t chunk, int owner) const;
 
-  bool can_scatter(std::size_t chunk) const;
-  bool can_reduce(std::size_t chunk) const;
-  bool can_gather(std::size_t chunk) const;
+  // True if the next chunk of a phase can pass it without waiting.
+  bool can_scatter() const;
+  bool can_reduce() const;
+  bool can_gather() const;
   void scatter(const ExecSpace& exec, std::size_t chunk);
   void reduce(const ExecSpace& exec, std::size_t chunk);
   void gather(const ExecSpace& exec, std::size_t chunk);

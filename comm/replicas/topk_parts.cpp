@@ -62,11 +62,6 @@ struct PartPayload {
   }
 };
 
-template <class T>
-KOKKOS_INLINE_FUNCTION T* scratch_of(const RowMember& team, int count) {
-  return static_cast<T*>(team.team_scratch(0).get_shmem(sizeof(T) * count));
-}
-
 /// Buffers of the values that a group sends.
 struct Sent {
   std::uint8_t* codes;
@@ -86,7 +81,7 @@ struct Sent {
   }
 };
 
-/// Orders magnitudes; NaN is above infinity.
+/// Orders magnitudes. Unlike those of codec::magnitude_key(), NaN is the largest: it must be sent.
 KOKKOS_INLINE_FUNCTION std::uint32_t magnitude_of(float x) {
   return bits_of(x) & 0x7fffffffu;
 }
@@ -191,8 +186,7 @@ void TopkParts::encode(const ExecSpace& exec, const VectorRef<const float>& valu
         });
 
         const std::uint16_t wire = levels.scale(team, k, chosen);
-        const bool is_finite = wire != CodeLevels::kScaleNaN;
-        const float scale = is_finite ? codec::float_of_step(wire) : 0.0f;
+        const float scale = CodeLevels::scale_of(wire);
         const float inverse = codec::inverse_of(scale);
         row_for_synced(team, 8 * codec::lanes_of(k), [=](int j) {
           sent.codes[j] = static_cast<std::uint8_t>(j < k ? levels.code(chosen[j], inverse) : 0);
@@ -207,12 +201,7 @@ void TopkParts::encode(const ExecSpace& exec, const VectorRef<const float>& valu
         codec::pack_row(team, levels.bits, k, sent.codes, to + layout.codes());
         if (low_bits > 0) codec::pack_row(team, low_bits, k, sent.lows, to + layout.lows());
         codec::pack_row(team, 1, layout.marks(), sent.marks, to + layout.highs());
-        row_once(team, [=]() {
-          store_scale(to, wire);
-          errors_here.squares[0] = error2;
-          errors_here.squares[1] = signal2;
-          *errors_here.scale = is_finite ? wire : std::uint16_t{0};
-        });
+        store_group(team, errors_here, to, wire, error2, signal2);
       });
 }
 

@@ -205,7 +205,7 @@ class Replicas(support.TestCase):
                 self.assertIn(message, self.succeed(["check", deck, *SAME, *overrides]).out)
 
     def test_errors_of_outer_steps(self):
-        """Steps between outer ones have none, and a resumed run has the same ones."""
+        """Only outer steps report an error, each its own."""
         deck = self.deck(training={"steps": 12}, output={"log_every": 1})
         run = self.train(deck, "errors", 2, local(4, "replicas.codec=quantized", "replicas.bits=4"))
         error = run.steps["replica_error"]

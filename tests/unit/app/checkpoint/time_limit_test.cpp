@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What a run with a time limit reserves: the times that its next parts are expected to take.
+// Time limits, and the predicted durations that a run reserves for its next parts.
 #include "app/checkpoint/time_limit.hpp"
 
 #include <catch2/catch.hpp>
