@@ -9,23 +9,23 @@ namespace deltapipe {
 
 namespace {
 
-constexpr const char* kSupported = "deltapipe reads id2label as transformers writes it";
+constexpr const char* kSupportedLabels = "deltapipe reads id2label as transformers writes it";
 constexpr int kMostClasses = 1 << 20;
 
 }  // namespace
 
 std::vector<std::string> read_class_names(const ConfigFile& file) {
-  const ConfigKeys keys(file.json, file.path, kSupported);
+  const ConfigKeys keys(file.json, file.path, kSupportedLabels);
   std::vector<std::string> classes;
   if (const Json* const names = keys.find("id2label")) {
     if (!names->is_object() || names->empty() || names->size() > kMostClasses)
       keys.refuse("'id2label' must be an object with a name for each class", shown(*names),
-                  kSupported);
+                  kSupportedLabels);
     for (std::size_t i = 0; i < names->size(); ++i) {
       const auto name = names->find(std::to_string(i));
       if (name == names->end() || !name->is_string())
         keys.refuse("'id2label' must name classes 0 to " + std::to_string(names->size() - 1),
-                    shown(*names), kSupported);
+                    shown(*names), kSupportedLabels);
       classes.push_back(name->get<std::string>());
     }
     if (std::set<std::string>(classes.begin(), classes.end()).size() < classes.size())

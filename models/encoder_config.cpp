@@ -15,13 +15,13 @@ bool is_probability(double p) {
   return p >= 0 && p < 1;
 }
 
-constexpr std::array<IntegerField<EncoderConfig>, 4> kIntegers = {{
+constexpr std::array<IntegerField<EncoderConfig>, 4> kEncoderIntegers = {{
     {"num_hidden_layers", nullptr, &EncoderConfig::layers, 1 << 14},
     {"num_attention_heads", nullptr, &EncoderConfig::heads, 1 << 14},
     {"hidden_size", nullptr, &EncoderConfig::channels, 1 << 18},
     {"intermediate_size", nullptr, &EncoderConfig::hidden, 1 << 20},
 }};
-constexpr std::array<RealField<EncoderConfig>, 4> kReals = {{
+constexpr std::array<RealField<EncoderConfig>, 4> kEncoderReals = {{
     {"layer_norm_eps", &EncoderConfig::layer_norm_epsilon, "above 0 and below 1",
      [](double x) { return x > 0 && x < 1; }},
     {"initializer_range", &EncoderConfig::initializer_range, "from 0 to below 100",
@@ -35,31 +35,31 @@ constexpr std::array<RealField<EncoderConfig>, 4> kReals = {{
 
 void EncoderConfig::read_encoder(const ConfigKeys& keys) {
   check_classifier(keys);
-  for (const auto& field : kIntegers) read_field(keys, field, *this);
-  for (const auto& field : kReals) read_field(keys, field, *this);
+  for (const auto& field : kEncoderIntegers) read_field(keys, field, *this);
+  for (const auto& field : kEncoderReals) read_field(keys, field, *this);
   embedding_dropout = hidden_dropout;
   read_activation(keys, "hidden_act", activation);
 }
 
 void EncoderConfig::check_encoder(const std::string& file) const {
-  for (const auto& field : kIntegers) check_field(file, field, *this);
+  for (const auto& field : kEncoderIntegers) check_field(file, field, *this);
   require_value(channels % heads == 0, file,
                 "'hidden_size' must be a multiple of 'num_attention_heads'",
                 std::to_string(channels) + " and " + std::to_string(heads));
-  for (const auto& field : kReals) check_field(file, field, *this);
+  for (const auto& field : kEncoderReals) check_field(file, field, *this);
 }
 
 void EncoderConfig::add_facts(std::vector<std::string>& facts) const {
-  for (const auto& field : kIntegers) facts.push_back(fact(field.key, this->*field.value));
-  for (const auto& field : kReals) facts.push_back(fact(field.key, this->*field.value));
+  for (const auto& field : kEncoderIntegers) facts.push_back(fact(field.key, this->*field.value));
+  for (const auto& field : kEncoderReals) facts.push_back(fact(field.key, this->*field.value));
   facts.push_back(fact("embedding dropout", embedding_dropout));
   facts.push_back(fact("hidden_act", name_of(activation)));
   for (const std::string& name : classes) facts.push_back(fact("id2label", name));
 }
 
 void EncoderConfig::put_encoder(Json& json) const {
-  for (const auto& field : kIntegers) json[field.key] = this->*field.value;
-  for (const auto& field : kReals) json[field.key] = this->*field.value;
+  for (const auto& field : kEncoderIntegers) json[field.key] = this->*field.value;
+  for (const auto& field : kEncoderReals) json[field.key] = this->*field.value;
   json["hidden_act"] = name_of(activation);
   put_class_names(json, classes);
 }

@@ -21,7 +21,7 @@ bool has_memories(const Settings& settings) {
 
 /// Ranks that a killed launcher leaves were seen to end within 4 s.
 constexpr double kReleaseSeconds = 6;
-constexpr std::chrono::milliseconds kLook{100};
+constexpr std::chrono::milliseconds kReleaseLook{100};
 
 void say_that_it_waits(const std::string& directory, const std::string& holder) {
   std::fprintf(stderr,
@@ -98,7 +98,7 @@ DirectoryLock& ClaimedDirectories::claim(const std::string& directory, bool spea
         // Without a name it may be another rank of this run, which has only just come.
         if (!holder.empty() && !std::exchange(said, true)) say_that_it_waits(directory, holder);
         progress_.check();
-        std::this_thread::sleep_for(kLook);
+        std::this_thread::sleep_for(kReleaseLook);
         return true;
       }));
   DirectoryLock& lock = *locks_.back();

@@ -11,10 +11,10 @@ namespace deltapipe {
 
 namespace {
 
-constexpr std::uint64_t kChunkRows = 1024;
+constexpr std::uint64_t kPredictionsChunk = 1024;
 
 hdf5::Dataset create_column(hdf5::File& file, const char* name, hdf5::ElementType type) {
-  return file.create_dataset(name, type, {0}, {.chunk = {kChunkRows}});
+  return file.create_dataset(name, type, {0}, {.chunk = {kPredictionsChunk}});
 }
 
 /// Returns a field of a CSV line, in quotes where RFC 4180 requires them.
@@ -42,7 +42,7 @@ PredictionsFile::PredictionsFile(const std::string& directory, std::vector<std::
       prediction_(create_column(hdf5_, "prediction", hdf5::ElementType::i32)),
       probabilities_(hdf5_.create_dataset("probabilities", hdf5::ElementType::f32,
                                           {0, classes_.size()},
-                                          {.chunk = {kChunkRows, classes_.size()}})) {
+                                          {.chunk = {kPredictionsChunk, classes_.size()}})) {
   if (classes_.size() <= kMostConfused) confusion_.resize(classes_.size() * classes_.size());
   hdf5_.write_attribute("classes", classes_);
   hdf5_.write_attribute("model", model);

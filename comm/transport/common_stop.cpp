@@ -26,7 +26,7 @@ enum Kind : std::uint64_t {
   stopping  ///< from rank 0, with the number of units after which all stop
 };
 
-using Message = std::array<std::uint64_t, 2>;  ///< kind, value
+using StopMessage = std::array<std::uint64_t, 2>;  ///< kind, value
 
 }  // namespace
 
@@ -43,7 +43,7 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
   bool has_asked = false;
   int counts = 0;          ///< rank 0: ranks that have reported their counts
   std::uint64_t most = 0;  ///< rank 0: the largest of these counts
-  Message received{};
+  StopMessage received{};
 
   void await() {
     OperationPlan plan;
@@ -64,7 +64,7 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
   }
 
   void send(int peer, Kind kind, std::uint64_t value) {
-    auto message = std::make_shared<Message>(Message{kind, value});
+    auto message = std::make_shared<StopMessage>(StopMessage{kind, value});
     OperationPlan plan;
     plan.name = "message about a stop to rank " + std::to_string(peer);
     plan.passive = true;
@@ -82,7 +82,7 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
     for (int peer = 1; peer < progress.size(); ++peer) send(peer, kind, value);
   }
 
-  void hear(const Message& message) {
+  void hear(const StopMessage& message) {
     const std::uint64_t value = message[1];
     switch (message[0]) {
       case asking:

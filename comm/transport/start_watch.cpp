@@ -26,7 +26,7 @@ constexpr double kSeconds = 120;
 constexpr double kMostSeconds = 1e8;
 constexpr const char* kVariable = "DELTAPIPE_START_TIMEOUT";
 /// The first rank reports first, and its end terminates the others before they report.
-constexpr int kLatestRank = 10;  ///< seconds after the first
+constexpr int kLatestTimer = 10;  ///< seconds after the first
 
 std::array<char, 512> message;  // for the signal handler
 
@@ -86,7 +86,7 @@ void end_process_after(double seconds, int rank) {
   sigemptyset(&alarm);
   sigaddset(&alarm, SIGALRM);
   (void)::pthread_sigmask(SIG_UNBLOCK, &alarm, nullptr);  // a launcher may have blocked it
-  set_timer(seconds + std::min(rank, kLatestRank));
+  set_timer(seconds + std::min(rank, kLatestTimer));
 }
 
 }  // namespace

@@ -12,10 +12,10 @@ namespace deltapipe {
 
 namespace {
 
-constexpr const char* kSupported =
+constexpr const char* kSupportedBert =
     "deltapipe computes BERT as bert-base-uncased and its fine-tuned children set it up";
 
-constexpr std::array<IntegerField<BertConfig>, 3> kIntegers = {{
+constexpr std::array<IntegerField<BertConfig>, 3> kBertIntegers = {{
     {"max_position_embeddings", nullptr, &BertConfig::positions, 1 << 24},
     {"vocab_size", nullptr, &BertConfig::vocabulary, 1 << 26},
     {"type_vocab_size", nullptr, &BertConfig::segments, 64},
@@ -31,11 +31,11 @@ void check_kind(const ConfigKeys& keys) {
 }  // namespace
 
 BertConfig BertConfig::read(const ConfigFile& file) {
-  const ConfigKeys keys(file.json, file.path, kSupported);
+  const ConfigKeys keys(file.json, file.path, kSupportedBert);
   check_kind(keys);
   BertConfig config;
   config.read_encoder(keys);
-  for (const auto& field : kIntegers) read_field(keys, field, config);
+  for (const auto& field : kBertIntegers) read_field(keys, field, config);
   if (keys.find("classifier_dropout") != nullptr)
     keys.real("classifier_dropout", config.classifier_dropout);
   config.check(file.path);
@@ -44,14 +44,14 @@ BertConfig BertConfig::read(const ConfigFile& file) {
 
 void BertConfig::check(const std::string& file) const {
   check_encoder(file);
-  for (const auto& field : kIntegers) check_field(file, field, *this);
+  for (const auto& field : kBertIntegers) check_field(file, field, *this);
   require_value(classifier_dropout < 1, file, "'classifier_dropout' must be below 1",
                 std::to_string(classifier_dropout));
 }
 
 std::vector<std::string> BertConfig::facts() const {
   std::vector<std::string> facts;
-  for (const auto& field : kIntegers) facts.push_back(fact(field.key, this->*field.value));
+  for (const auto& field : kBertIntegers) facts.push_back(fact(field.key, this->*field.value));
   facts.push_back(fact("classifier_dropout", head_dropout()));
   add_facts(facts);
   return facts;
@@ -61,7 +61,7 @@ void BertConfig::save(const std::string& directory) const {
   const std::string file = config_path(directory);
   check(file);
   Json json;  // keys are written in alphabetical order
-  for (const auto& field : kIntegers) json[field.key] = this->*field.value;
+  for (const auto& field : kBertIntegers) json[field.key] = this->*field.value;
   put_encoder(json);
   json["architectures"] = {"BertForSequenceClassification"};
   json["classifier_dropout"] = head_dropout();

@@ -6,13 +6,6 @@
 
 namespace deltapipe {
 
-namespace {
-
-enum Saved { kQkv, kAttention, kLogSum, kMean, kRstd };
-enum Postponed { kQkvGradient, kOutGradient };
-
-}  // namespace
-
 template <class Real>
 AttentionBranch<Real>::AttentionBranch(ParameterArena<Real>& parameters,
                                        const AttentionNames& names, const AttentionOptions& options,

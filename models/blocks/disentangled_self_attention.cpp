@@ -7,13 +7,6 @@
 
 namespace deltapipe {
 
-namespace {
-
-enum Saved { kQkv, kLogSum };
-enum Postponed { kQkvGradient, kPositionsGradient };
-
-}  // namespace
-
 template <class Real>
 DisentangledSelfAttention<Real>::DisentangledSelfAttention(
     ParameterArena<Real>& parameters, const DisentangledNames& names,

@@ -47,6 +47,10 @@ class DisentangledSelfAttention final : public SelfAttention<Real> {
                            bool accumulate) const override;
 
  private:
+  /// Matrices of saved() and postponed().
+  enum Saved { kQkv, kLogSum };
+  enum Postponed { kQkvGradient, kPositionsGradient };
+
   int channels() const { return options_.attention.channels; }
   AttentionShape shape(int samples, int tokens) const {
     return {samples, tokens, options_.attention.heads, channels() / options_.attention.heads,

@@ -5,13 +5,6 @@
 
 namespace deltapipe {
 
-namespace {
-
-enum Saved { kHidden, kMean, kRstd };
-enum Postponed { kHiddenGradient, kDownGradient };
-
-}  // namespace
-
 template <class Real>
 MlpBranch<Real>::MlpBranch(ParameterArena<Real>& parameters, const MlpNames& names,
                            const MlpOptions& options, int bucket)

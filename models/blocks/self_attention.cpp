@@ -3,13 +3,6 @@
 
 namespace deltapipe {
 
-namespace {
-
-enum Saved { kQkv, kLogSum };
-enum Postponed { kQkvGradient };
-
-}  // namespace
-
 template <class Real>
 SavedTensors DotProductAttention<Real>::saved() const {
   return {{"deltapipe::DotProductAttention::qkv", 3 * options_.channels},

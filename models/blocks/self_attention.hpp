@@ -58,6 +58,10 @@ class DotProductAttention final : public SelfAttention<Real> {
                            bool accumulate) const override;
 
  private:
+  /// Matrices of saved() and postponed().
+  enum Saved { kQkv, kLogSum };
+  enum Postponed { kQkvGradient };
+
   AttentionShape shape(int samples, int tokens) const {
     return {samples, tokens, options_.heads, options_.channels / options_.heads, options_.causal};
   }

@@ -70,6 +70,10 @@ class AttentionBranch {
                      const MatrixRef<Real>& x, const MatrixRef<Real>& y) const;
 
  private:
+  /// Matrices of saved() and postponed().
+  enum Saved { kQkv, kAttention, kLogSum, kMean, kRstd };
+  enum Postponed { kQkvGradient, kOutGradient };
+
   AttentionShape shape(int samples, int tokens) const {
     return {samples, tokens, options_.heads, options_.channels / options_.heads, options_.causal};
   }
@@ -108,6 +112,10 @@ class MlpBranch {
                      const MatrixRef<Real>& x, const MatrixRef<Real>& y) const;
 
  private:
+  /// Matrices of saved() and postponed().
+  enum Saved { kHidden, kMean, kRstd };
+  enum Postponed { kHiddenGradient, kDownGradient };
+
   Operand<Real> activated(const ExecSpace& exec, const MatrixRef<Real>& hidden,
                           const Matrix<Real>& memory, const Workspace<Real>& w) const;
 

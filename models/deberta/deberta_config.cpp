@@ -13,12 +13,12 @@ namespace deltapipe {
 
 namespace {
 
-constexpr const char* kSupported =
+constexpr const char* kSupportedDeberta =
     "deltapipe computes DeBERTa as deberta-v2-xlarge, deberta-v3-base and their fine-tuned "
     "children set it up";
 constexpr int kMostPositions = 1 << 24;
 
-constexpr std::array<IntegerField<DebertaConfig>, 2> kIntegers = {{
+constexpr std::array<IntegerField<DebertaConfig>, 2> kDebertaIntegers = {{
     {"max_position_embeddings", nullptr, &DebertaConfig::positions, kMostPositions},
     {"vocab_size", nullptr, &DebertaConfig::vocabulary, 1 << 26},
 }};
@@ -31,7 +31,7 @@ void check_kind(const ConfigKeys& keys, const DebertaConfig& config) {
   keys.expect("pooler_dropout", 0);
   keys.expect("conv_groups", 1);
   if (keys.find("relative_attention") == nullptr)
-    keys.refuse("'relative_attention' must be true", "no such key", kSupported);
+    keys.refuse("'relative_attention' must be true", "no such key", kSupportedDeberta);
 }
 
 /// Reads a number that is -1 if it is not set.
@@ -45,7 +45,7 @@ void read_scores(const ConfigKeys& keys, DebertaConfig& config) {
   const Json* const value = keys.find_or_null("pos_att_type");
   const auto refuse = [&](const std::string& shown_value) {
     keys.refuse("'pos_att_type' must be \"c2p\", \"p2c\" or both, as in \"p2c|c2p\"", shown_value,
-                kSupported);
+                kSupportedDeberta);
   };
   if (value == nullptr) refuse("none");
   std::vector<std::string> kinds;
@@ -77,17 +77,18 @@ void read_relative_norm(const ConfigKeys& keys, DebertaConfig& config) {
   const Json* const value = keys.find_or_null("norm_rel_ebd");
   if (value == nullptr || *value == "none") return;
   if (*value != "layer_norm")
-    keys.refuse("'norm_rel_ebd' must be \"none\" or \"layer_norm\"", shown(*value), kSupported);
+    keys.refuse("'norm_rel_ebd' must be \"none\" or \"layer_norm\"", shown(*value),
+                kSupportedDeberta);
   config.normalizes_relative = true;
 }
 
 }  // namespace
 
 DebertaConfig DebertaConfig::read(const ConfigFile& file) {
-  const ConfigKeys keys(file.json, file.path, kSupported);
+  const ConfigKeys keys(file.json, file.path, kSupportedDeberta);
   DebertaConfig config;
   config.read_encoder(keys);
-  for (const auto& field : kIntegers) read_field(keys, field, config);
+  for (const auto& field : kDebertaIntegers) read_field(keys, field, config);
   config.check_encoder(file.path);
   check_kind(keys, config);
   keys.integer("type_vocab_size", config.segments);
@@ -100,7 +101,8 @@ DebertaConfig DebertaConfig::read(const ConfigFile& file) {
   keys.integer("conv_kernel_size", config.convolution_width);
   if (config.convolution_width > 0) {
     if (keys.find_or_null("conv_act") == nullptr)
-      keys.refuse("'conv_act' must name an activation", "none, which means tanh", kSupported);
+      keys.refuse("'conv_act' must name an activation", "none, which means tanh",
+                  kSupportedDeberta);
     read_activation(keys, "conv_act", config.convolution_activation);
   }
   read_activation(keys, "pooler_hidden_act", config.pooler_activation);
@@ -116,7 +118,7 @@ DebertaConfig DebertaConfig::read(const ConfigFile& file) {
 
 void DebertaConfig::check(const std::string& file) const {
   check_encoder(file);
-  for (const auto& field : kIntegers) check_field(file, field, *this);
+  for (const auto& field : kDebertaIntegers) check_field(file, field, *this);
   require_value(segments >= 0 && segments <= 64, file, "'type_vocab_size' must be from 0 to 64",
                 std::to_string(segments));
   require_value(
@@ -147,7 +149,7 @@ std::vector<std::string> DebertaConfig::facts() const {
 }
 
 void DebertaConfig::put(Json& json) const {
-  for (const auto& field : kIntegers) json[field.key] = this->*field.value;
+  for (const auto& field : kDebertaIntegers) json[field.key] = this->*field.value;
   json["type_vocab_size"] = segments;
   json["position_biased_input"] = position_biased_input;
   json["position_buckets"] = position_buckets;

@@ -14,7 +14,7 @@ namespace deltapipe {
 
 namespace {
 
-constexpr const char* kSupported =
+constexpr const char* kSupportedGpt2 =
     "deltapipe computes GPT-2 as openai-community/gpt2 and its fine-tuned children set it up";
 
 /// transformers' names of GELU with tanh; the variants differ only in rounding.
@@ -27,7 +27,7 @@ bool is_probability(double p) {
 }
 
 // Products of two integers fit in 64 bits with a factor of 2^14 to spare.
-constexpr std::array<IntegerField<Gpt2Config>, 6> kIntegers = {{
+constexpr std::array<IntegerField<Gpt2Config>, 6> kGpt2Integers = {{
     {"n_layer", "num_hidden_layers", &Gpt2Config::n_layer, 1 << 14},
     {"n_head", "num_attention_heads", &Gpt2Config::n_head, 1 << 14},
     {"n_embd", "hidden_size", &Gpt2Config::n_embd, 1 << 18},
@@ -35,7 +35,7 @@ constexpr std::array<IntegerField<Gpt2Config>, 6> kIntegers = {{
     {"vocab_size", nullptr, &Gpt2Config::vocabulary_size, 1 << 26},
     {"n_inner", nullptr, &Gpt2Config::n_inner, 1 << 20, true},
 }};
-constexpr std::array<RealField<Gpt2Config>, 5> kReals = {{
+constexpr std::array<RealField<Gpt2Config>, 5> kGpt2Reals = {{
     {"layer_norm_epsilon", &Gpt2Config::layer_norm_epsilon, "above 0 and below 1",
      [](double x) { return x > 0 && x < 1; }},
     {"initializer_range", &Gpt2Config::initializer_range, "from 0 to below 100",
@@ -49,7 +49,7 @@ void check_kind(const ConfigKeys& keys) {
   const Json* type = keys.find("model_type");
   if (type == nullptr || *type != "gpt2") {
     keys.refuse("'model_type' must be \"gpt2\"", type == nullptr ? "none" : shown(*type),
-                kSupported);
+                kSupportedGpt2);
   }
   const Json* activation = keys.find_or_null("activation_function");
   if (activation != nullptr &&
@@ -57,7 +57,7 @@ void check_kind(const ConfigKeys& keys) {
     std::string names;
     for (const char* name : activations) names += (names.empty() ? "" : ", ") + std::string(name);
     keys.refuse("'activation_function' must be GELU with tanh, by one of its names: " + names,
-                shown(*activation), kSupported);
+                shown(*activation), kSupportedGpt2);
   }
   keys.expect("scale_attn_weights", true);
   keys.expect("scale_attn_by_inverse_layer_idx", false);
@@ -75,12 +75,12 @@ void check_kind(const ConfigKeys& keys) {
 }  // namespace
 
 Gpt2Config Gpt2Config::read(const ConfigFile& file) {
-  const ConfigKeys keys(file.json, file.path, kSupported);
+  const ConfigKeys keys(file.json, file.path, kSupportedGpt2);
   check_kind(keys);
   Gpt2Config config;
   config.n_inner = 0;
-  for (const auto& field : kIntegers) read_field(keys, field, config);
-  for (const auto& field : kReals) read_field(keys, field, config);
+  for (const auto& field : kGpt2Integers) read_field(keys, field, config);
+  for (const auto& field : kGpt2Reals) read_field(keys, field, config);
   keys.boolean("tie_word_embeddings", config.tie_word_embeddings);
   keys.token_id("bos_token_id", config.bos_token_id);
   keys.token_ids("eos_token_id", config.eos_token_ids);
@@ -90,7 +90,7 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
   config.generation_begin = config.bos_token_id;
   config.generation_ends = config.eos_token_ids;
   if (const Json generation = read_generation_config(file.directory); generation.is_object()) {
-    const ConfigKeys ids(generation, file.directory + "/generation_config.json", kSupported);
+    const ConfigKeys ids(generation, file.directory + "/generation_config.json", kSupportedGpt2);
     config.generation_begin.reset();
     config.generation_ends.clear();
     ids.token_id("bos_token_id", config.generation_begin);
@@ -104,16 +104,16 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
 }
 
 void Gpt2Config::check(const std::string& file) const {
-  for (const auto& field : kIntegers) check_field(file, field, *this);
+  for (const auto& field : kGpt2Integers) check_field(file, field, *this);
   require_value(n_embd % n_head == 0, file, "'n_embd' must be a multiple of 'n_head'",
                 std::to_string(n_embd) + " and " + std::to_string(n_head));
-  for (const auto& field : kReals) check_field(file, field, *this);
+  for (const auto& field : kGpt2Reals) check_field(file, field, *this);
 }
 
 std::vector<std::string> Gpt2Config::facts() const {
   std::vector<std::string> facts;
-  for (const auto& field : kIntegers) facts.push_back(fact(field.key, this->*field.value));
-  for (const auto& field : kReals) facts.push_back(fact(field.key, this->*field.value));
+  for (const auto& field : kGpt2Integers) facts.push_back(fact(field.key, this->*field.value));
+  for (const auto& field : kGpt2Reals) facts.push_back(fact(field.key, this->*field.value));
   std::string ends;
   for (const int id : eos_token_ids) ends += (ends.empty() ? "" : ", ") + std::to_string(id);
   facts.push_back(fact("tie_word_embeddings", tie_word_embeddings));
@@ -128,8 +128,8 @@ void Gpt2Config::save(const std::string& directory) const {
   const std::string file = config_path(directory);
   check(file);
   Json json;  // keys are written in alphabetical order
-  for (const auto& field : kIntegers) json[field.key] = this->*field.value;
-  for (const auto& field : kReals) json[field.key] = this->*field.value;
+  for (const auto& field : kGpt2Integers) json[field.key] = this->*field.value;
+  for (const auto& field : kGpt2Reals) json[field.key] = this->*field.value;
   json["activation_function"] = "gelu_new";
   json["architectures"] = {is_classifier() ? "GPT2ForSequenceClassification" : "GPT2LMHeadModel"};
   if (is_classifier()) put_class_names(json, classes);

@@ -14,7 +14,7 @@ namespace deltapipe {
 
 namespace {
 
-constexpr const char* kSupported =
+constexpr const char* kSupportedResNet =
     "deltapipe computes ResNet as microsoft/resnet-18 to resnet-152 set it up";
 constexpr int kMostBlocks = 1 << 12;
 
@@ -30,7 +30,7 @@ void read_counts(const ConfigKeys& keys, const char* key, int most, std::vector<
   if (!fits)
     keys.refuse(
         "'" + std::string(key) + "' must be a list of numbers from 1 to " + std::to_string(most),
-        shown(*list), kSupported);
+        shown(*list), kSupportedResNet);
   target = list->get<std::vector<int>>();
 }
 
@@ -43,12 +43,12 @@ std::string text_of(const std::vector<int>& values) {
 }  // namespace
 
 ResnetConfig ResnetConfig::read(const ConfigFile& file) {
-  const ConfigKeys keys(file.json, file.path, kSupported);
+  const ConfigKeys keys(file.json, file.path, kSupportedResNet);
   check_classifier(keys);
   keys.expect("hidden_act", "relu");
   ResnetConfig config;
   keys.integer("num_channels", config.image.channels);
-  read_image_size(keys, kSupported, config.image);  // transformers does not have it
+  read_image_size(keys, kSupportedResNet, config.image);  // transformers does not have it
   keys.integer("embedding_size", config.stem_channels);
   keys.integer("stem_kernel_size", config.stem.kernel);
   keys.integer("stem_stride", config.stem.stride);
@@ -57,7 +57,8 @@ ResnetConfig ResnetConfig::read(const ConfigFile& file) {
   read_counts(keys, "depths", kMostBlocks, config.depths);
   if (const Json* const type = keys.find("layer_type")) {
     if (*type != "basic" && *type != "bottleneck")
-      keys.refuse("'layer_type' must be \"basic\" or \"bottleneck\"", shown(*type), kSupported);
+      keys.refuse("'layer_type' must be \"basic\" or \"bottleneck\"", shown(*type),
+                  kSupportedResNet);
     config.bottleneck = *type == "bottleneck";
   }
   keys.boolean("downsample_in_first_stage", config.halves_first);

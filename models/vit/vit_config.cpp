@@ -13,7 +13,7 @@ namespace deltapipe {
 
 namespace {
 
-constexpr const char* kSupported =
+constexpr const char* kSupportedVit =
     "deltapipe computes ViT as vit-base-patch16-224 and its fine-tuned children set it up";
 constexpr int kMostSide = 1 << 14;
 constexpr std::int64_t kMostPatchValues = 1 << 24;
@@ -21,13 +21,13 @@ constexpr std::int64_t kMostPatchValues = 1 << 24;
 }  // namespace
 
 VitConfig VitConfig::read(const ConfigFile& file) {
-  const ConfigKeys keys(file.json, file.path, kSupported);
+  const ConfigKeys keys(file.json, file.path, kSupportedVit);
   keys.expect("qkv_bias", true);
   VitConfig config;
   config.read_encoder(keys);
   keys.integer("patch_size", config.patch);
   keys.integer("num_channels", config.image.channels);
-  read_image_size(keys, kSupported, config.image);
+  read_image_size(keys, kSupportedVit, config.image);
   config.check(file.path);
   return config;
 }

@@ -7,6 +7,7 @@
 
 #include "core/data/image_resize.hpp"
 #include "core/data/images.hpp"
+#include "tests/unit/core/data/image_support.hpp"
 #include "tests/unit/core/files/files_support.hpp"
 
 using namespace deltapipe;
@@ -52,21 +53,7 @@ struct Tree {
   DataSettings settings;
 };
 
-struct Sample {
-  std::vector<float> values;
-  std::int32_t label = -2;
-};
-Sample read(const Dataset& data, std::uint64_t id) {
-  Sample sample;
-  sample.values.resize(static_cast<std::size_t>(data.fields()[Field::values]));
-  SampleSpans spans;
-  spans.set(Field::values, std::span(sample.values));
-  spans.set(Field::label, std::span(&sample.label, 1));
-  data.read(id, {}, spans);
-  return sample;
-}
-
-void check_pixels(const Sample& sample, const std::vector<std::uint8_t>& pixels) {
+void check_pixels(const ImageSample& sample, const std::vector<std::uint8_t>& pixels) {
   REQUIRE(sample.values.size() == pixels.size());
   for (std::size_t i = 0; i < pixels.size(); ++i)
     REQUIRE(sample.values[i] == Approx(pixels[i]).margin(1e-3));
@@ -87,14 +74,14 @@ TEST_CASE("Sub-directories are classes, in order of their names", "[data][images
   const std::vector<std::string> sources = {"grey.png", "grey.jpg", "rgb.jpg", "rgb.png"};
   for (std::uint64_t id = 0; id < 4; ++id) {
     CHECK(split.train->file(id) == files[id]);
-    const Sample sample = read(*split.train, id);
+    const ImageSample sample = read_image_sample(*split.train, id);
     CHECK(sample.label == (id < 2 ? 0 : 1));
     check_pixels(sample, read_image(kFixtures + "/" + sources[id], 3).pixels_HWC);
   }
   CHECK_THAT(split.notes.front(), Contains("2 classes with 2 to 2 images of 19 x 23 x 3"));
   CHECK(split.notes.size() == 1);
   // A model of grey images gets grey images.
-  check_pixels(read(*tree.load({19, 23, 1}).train, 3),
+  check_pixels(read_image_sample(*tree.load({19, 23, 1}).train, 3),
                read_image(kFixtures + "/rgb.png", 1).pixels_HWC);
 }
 
@@ -145,7 +132,7 @@ TEST_CASE("Images of all sizes get the size of the model or the deck", "[data][i
     tree.settings.images.fit = fit;
     const DataSplit split = tree.load({16, 20, 3});
     const ResizePlan plan = plan_resize(61, 61, {16, 20, 3}, fit);
-    check_pixels(read(*split.train, 4), resized(source, plan, 16, 20).pixels_HWC);
+    check_pixels(read_image_sample(*split.train, 4), resized(source, plan, 16, 20).pixels_HWC);
   }
   tree.settings.images.size = {16};
   CHECK(image_shape(tree.settings) == ImageShape{16, 16, 3});
@@ -167,7 +154,7 @@ TEST_CASE("A part of a directory is held out, and limits leave files unread", "[
   CHECK(split.train->size() == 30);
   CHECK(split.validation->size() == 10);
   int cats = 0;
-  for (std::uint64_t id = 0; id < 10; ++id) cats += read(*split.validation, id).label;
+  for (std::uint64_t id = 0; id < 10; ++id) cats += read_image_sample(*split.validation, id).label;
   CHECK(cats > 0);
   CHECK(cats < 10);
   CHECK(split.train->fingerprint() == tree.load({19, 23, 3}).train->fingerprint());
@@ -188,9 +175,9 @@ TEST_CASE("Validation is a directory with some of the classes", "[data][images]"
   tree.settings.validation = {tree.directory / "validation"};
   const DataSplit split = tree.load({19, 23, 3});
   REQUIRE(split.validation->size() == 1);
-  CHECK(read(*split.validation, 0).label == 1);
+  CHECK(read_image_sample(*split.validation, 0).label == 1);
   tree.put("rgb.png", "validation/1/2.png");  // a class by its number
-  CHECK(read(*tree.load({19, 23, 3}).validation, 0).label == 1);
+  CHECK(read_image_sample(*tree.load({19, 23, 3}).validation, 0).label == 1);
   tree.put("rgb.png", "validation/dog/2.png");
   CHECK_THAT(tree.message(), Contains("not one of the model's 2 classes (got dog); use names such "
                                       "as ant"));
@@ -206,7 +193,7 @@ TEST_CASE("Several directories are one set, links included", "[data][images]") {
   CHECK(classes == std::vector<std::string>{"ant", "bee", "cat"});
   const DataSplit split = load_images(tree.settings, {19, 23, 3}, classes, 1);
   REQUIRE(split.train->size() == 7);
-  CHECK(read(*split.train, 4).label == 1);
+  CHECK(read_image_sample(*split.train, 4).label == 1);
   CHECK(split.train->file(6) == tree.directory / "other/cat/2.png");
 }
 
@@ -222,13 +209,13 @@ TEST_CASE("Images to predict may lack classes", "[data][images]") {
   const DataSplit split = tree.load({19, 23, 3});
   REQUIRE(split.validation->size() == 2);
   CHECK(split.validation->file(0) == "a.jpg");
-  CHECK(read(*split.validation, 0).label == -1);
+  CHECK(read_image_sample(*split.validation, 0).label == -1);
   CHECK(split.notes.empty());
   // Labelled ones are labelled.
   tree.put_classes();
   tree.settings.validation = {tree.directory / "train"};
   CHECK(image_shape(tree.settings) == ImageShape{19, 23, 3});
-  CHECK(read(*tree.load({19, 23, 3}).validation, 3).label == 1);
+  CHECK(read_image_sample(*tree.load({19, 23, 3}).validation, 3).label == 1);
 }
 
 TEST_CASE("Labels of more than 256 classes are part of a fingerprint", "[data][images]") {
@@ -239,7 +226,7 @@ TEST_CASE("Labels of more than 256 classes are part of a fingerprint", "[data][i
     fs::remove_all(tree.directory / "train");
     tree.put("rgb.png", "train/" + name + "/a.png");
     const DataSplit split = load_images(tree.settings, {19, 23, 3}, classes, 1);
-    CHECK(read(*split.train, 0).label == std::stoi(name.substr(1)) - 1000);
+    CHECK(read_image_sample(*split.train, 0).label == std::stoi(name.substr(1)) - 1000);
     return split.train->fingerprint();
   };
   CHECK(fingerprint("c1000") != fingerprint("c1256"));

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/base/row_grid.hpp"
+#include "tests/unit/core/data/image_support.hpp"
 #include "tests/unit/core/files/files_support.hpp"
 
 using namespace deltapipe;
@@ -76,20 +77,6 @@ struct Files {
   DataSettings settings;
 };
 
-struct Sample {
-  std::vector<float> values;
-  std::int32_t label = -1;
-};
-Sample read(const Dataset& data, std::uint64_t id, const SampleVisit& visit = {}) {
-  Sample sample;
-  sample.values.resize(static_cast<std::size_t>(data.fields()[Field::values]));
-  SampleSpans spans;
-  spans.set(Field::values, std::span(sample.values));
-  spans.set(Field::label, std::span(&sample.label, 1));
-  data.read(id, visit, spans);
-  return sample;
-}
-
 }  // namespace
 
 TEST_CASE("IDX files are read, plain and compressed", "[data][images]") {
@@ -110,7 +97,7 @@ TEST_CASE("IDX files are read, plain and compressed", "[data][images]") {
   CHECK(split.train->length(2) == 11);
   CHECK(split.train->all_targets() == 3);
   CHECK_THAT(split.notes.front(), Contains("5 classes with 0 to 1 images of 2 x 5 x 1"));
-  const Sample sample = read(*split.train, 1);
+  const ImageSample sample = read_image_sample(*split.train, 1);
   CHECK(sample.label == 4);
   REQUIRE(sample.values.size() == 10);
   for (int p = 0; p < 10; ++p)
@@ -132,7 +119,7 @@ TEST_CASE("CIFAR's planes become channels", "[data][images]") {
   CHECK(classes.size() == (ten ? 10 : 100));
   CHECK(classes.front() == (ten ? "airplane" : "0"));
   const DataSplit split = load_images(files.settings, {32, 32, 3}, classes, 1);
-  const Sample sample = read(*split.train, 1);
+  const ImageSample sample = read_image_sample(*split.train, 1);
   CHECK(sample.label == (ten ? 7 : 99));
   for (std::size_t p : {0u, 1u, 79u, 80u, 1023u})
     for (std::size_t plane = 0; plane < 3; ++plane)
@@ -148,7 +135,7 @@ TEST_CASE("Several files are one set, and a part is held out", "[data][images]")
   CHECK(split.train->size() == 60);
   CHECK(split.validation->size() == 20);
   int ones = 0;
-  for (std::uint64_t id = 0; id < 20; ++id) ones += read(*split.validation, id).label;
+  for (std::uint64_t id = 0; id < 20; ++id) ones += read_image_sample(*split.validation, id).label;
   CHECK(ones > 3);
   CHECK(ones < 17);
   CHECK(split.train->fingerprint() ==
@@ -190,13 +177,14 @@ TEST_CASE("Training sees crops and flips, evaluations the image", "[data][images
   files.idx(2, 3, 4, std::string("\0\1", 2));
   files.settings.images = {.mean = {0}, .deviation = {1.0 / 255}, .padding = 2, .flip = true};
   const DataSplit split = load_images(files.settings, {3, 4, 1}, numbers(2), 1);
-  const std::vector<float> plain = read(*split.train, 1).values;
-  CHECK(read(*split.train, 1, {.seed = 1, .epoch = 9, .training = false}).values == plain);
+  const std::vector<float> plain = read_image_sample(*split.train, 1).values;
+  CHECK(read_image_sample(*split.train, 1, {.seed = 1, .epoch = 9, .training = false}).values ==
+        plain);
   int padded = 0, flipped = 0;
   for (std::uint64_t epoch = 0; epoch < 60; ++epoch) {
     const SampleVisit visit{.seed = 1, .epoch = epoch, .training = true};
     const ImageView view = draw_view(1, epoch, 1, 2, true);
-    const std::vector<float> seen = read(*split.train, 1, visit).values;
+    const std::vector<float> seen = read_image_sample(*split.train, 1, visit).values;
     for (int y = 0; y < 3; ++y)
       for (int x = 0; x < 4; ++x) {
         const int from_y = y + view.dy, from_x = (view.flipped ? 3 - x : x) + view.dx;
