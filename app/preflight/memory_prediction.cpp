@@ -129,9 +129,12 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
       memory.ledger.add(Optimizer<float>::memory(parameters));
       if (settings.replicas.local_steps > 0)
         memory.ledger.add(OuterOptimizer<float>::memory(stage->parameters().gradient_size()));
-      memory.ledger.add(replica_sum_memory(bucket_sizes(stage->parameters()),
-                                           settings.pipeline.replicas, settings.replicas,
-                                           settings.pipeline.payload_memory()));
+      const auto add_sum = [&](const std::vector<std::size_t>& sizes, const ReplicaSettings& sums) {
+        memory.ledger.add(replica_sum_memory(sizes, settings.pipeline.replicas, sums,
+                                             settings.pipeline.payload_memory()));
+      };
+      add_sum(bucket_sizes(stage->parameters()), settings.replicas);
+      add_sum(statistic_sizes(stage->parameters()), {});
     }
     for (const BoundaryEndPlan* end : ends_of(plan)) memory.ledger.add(boundary_end_memory(*end));
     if (plan.tokens) memory.ledger.add(embedding_exchange_memory(*plan.tokens));

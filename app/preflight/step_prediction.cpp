@@ -196,6 +196,9 @@ void PlannedStep::plan_sums(const ModelLayout& model) {
                            : sum.bytes) += bytes(bucket);
       if (bucket != embedding && bucket != common) early.push_back(size);
     }
+    // They travel beside gradients.
+    sum.bytes += replica_sum_bytes(statistic_sizes(made->parameters()), replicas, {}) /
+                 static_cast<std::uint64_t>(replicas);
     sum.rounds_at_once = replica_sum_rounds(sizes, replicas, settings_.replicas);
     sum.parts = std::max(1, static_cast<int>(early.size()));
     sum.pieces = replica_sum_pieces(early, replicas, settings_.replicas);

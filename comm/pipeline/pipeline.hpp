@@ -55,14 +55,14 @@ class Pipeline {
   std::vector<float> continue_text(std::span<const std::int32_t> tokens, std::uint64_t call);
 
   /// See PipelineStage. All stages of all ranks return the same.
-  bool sums_gradients() const { return stages_.front()->sums_gradients(); }
-  bool sums_moments() const { return stages_.front()->sums_moments(); }
-  bool sums_changes() const { return stages_.front()->sums_changes(); }
+  bool sums_gradients() const { return stages_.front()->sums().sums_gradients(); }
+  bool sums_moments() const { return stages_.front()->sums().sums_moments(); }
+  bool sums_changes() const { return stages_.front()->sums().sums_changes(); }
   void sum_moments() {
-    for (const auto& stage : stages_) stage->sum_moments();
+    for (const auto& stage : stages_) stage->sums().sum_moments();
   }
   void sum_changes() {
-    for (const auto& stage : stages_) stage->sum_changes();
+    for (const auto& stage : stages_) stage->sums().sum_changes();
   }
 
   /// Returns the sum of the last step's losses over this replica's targets; 0 except on the rank of

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "comm/boundary/end_name.hpp"
-#include "comm/replicas/reduce_scatter_sum.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/trace.hpp"
 #include "core/base/parallel/floating_point.hpp"
@@ -24,37 +23,6 @@ namespace {
 StagePlace place_of(const ProcessGrid& grid, int local) {
   return {grid.stage(local), grid.stages(), grid.replica(), grid.replicas(),
           grid.stages_per_rank()};
-}
-
-/// Returns a step's sums over replicas: buckets in the order in which backward passes finish them,
-/// then the token embedding's and that of common parameters. Buckets without trained parameters are
-/// left out.
-std::vector<SumBucket> gradient_buckets(Stage<float>& stage) {
-  const ParameterArena<float>& parameters = stage.parameters();
-  const std::array<int, 2> late = stage.late_buckets();
-  std::vector<SumBucket> buckets;
-  for (int b = static_cast<int>(parameters.buckets().size()) - 1; b >= 0; --b)
-    if (b != late[0] && b != late[1]) buckets.push_back({b, parameters.bucket_gradient(b)});
-  for (const int b : late)
-    if (b >= 0) buckets.push_back({b, parameters.bucket_gradient(b)});
-  std::erase_if(buckets, [](const auto& bucket) { return bucket.values.extent(0) == 0; });
-  return buckets;
-}
-
-/// Returns the same for first moments.
-std::vector<SumBucket> moment_buckets(Stage<float>& stage) {
-  const ParameterArena<float>& parameters = stage.parameters();
-  std::vector<SumBucket> buckets = gradient_buckets(stage);
-  for (SumBucket& bucket : buckets)
-    for (std::size_t i = 0; i < parameters.info().size(); ++i) {
-      const ParameterInfo& p = parameters.info()[i];
-      if (p.frozen || p.bucket != bucket.id) continue;
-      // Moments are laid out as gradients, and a bucket begins with its first trained tensor.
-      bucket.values =
-          Vector<float>(parameters.moment1(static_cast<int>(i)).data(), bucket.values.extent(0));
-      break;
-    }
-  return buckets;
 }
 
 }  // namespace
@@ -74,25 +42,8 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
       output_shape_(stage.output_shape(shape.tokens)),
       in_flight_(options.pipeline.in_flight),
       embedding_is_remote_(embedding_ && embedding_->lends_rows() && place_.stages > 1),
-      replica_settings_(options.replicas),
       moves_(options.moves),
-      sum_(std::make_unique<ReduceScatterSum>(
-          progress_,
-          ReduceScatterSum::Place{place_.stage, grid_.stage_comm(local), rank.links.to_replicas()},
-          shape.training ? gradient_buckets(stage) : std::vector<SumBucket>(),
-          options.replicas.of_gradients(), options.pipeline.payload_memory())) {
-  if (shape.training && place_.replicas > 1 &&
-      options.replicas.codec == ReplicaCodec::adam_moment) {
-    moment_buckets_ = moment_buckets(stage);
-    std::vector<std::size_t> sizes;
-    for (const SumBucket& bucket : moment_buckets_) sizes.push_back(bucket.values.extent(0));
-    moment_bytes_ = replica_sum_bytes(sizes, place_.replicas, options.replicas.of_moments());
-    moment_sum_ = std::make_unique<ReduceScatterSum>(
-        progress_,
-        ReduceScatterSum::Place{place_.stage, grid_.stage_comm(local), rank.links.to_replicas(),
-                                ReduceScatterSum::kTags},
-        moment_buckets_, options.replicas.of_moments(), options.pipeline.payload_memory());
-  }
+      sums_(options, shape, rank, local, stage) {
   step_.seed = options.seed;
   const int rows = step_rows(shape);
   DELTAPIPE_ASSERT(place_.stage >= shape.first_trained_stage || !stage.has_trained(),
@@ -171,11 +122,7 @@ void PipelineStage::begin_training_step(const StepPlan& plan, bool measure_error
   begin_step(plan.step);
   step_.epoch = plan.epoch;
   step_.training = true;
-  // Also with one replica: second moments freeze alike, whatever the number of replicas.
-  sums_moments_ = replica_settings_.sums_moments(plan.epoch);
-  sums_changes_ = replica_settings_.is_outer_step(plan.step + 1, shape_.steps);
-  sum_->begin(plan.epoch, measure_errors || sums_changes_);
-  if (moment_sum_ && sums_moments_) moment_sum_->begin(plan.epoch, measure_errors);
+  sums_.begin(plan.step, plan.epoch, measure_errors);
 }
 
 void PipelineStage::begin_evaluation_step(std::uint64_t step, EvaluationMode mode) {
@@ -298,42 +245,6 @@ Crossing& PipelineStage::crossing(int index, CrossingKind kind, int boundary) {
   return c;
 }
 
-void PipelineStage::clear_padding(float* values, int bucket) {
-  ParameterArena<float>& parameters = stage_.parameters();
-  const auto clear = [&](std::size_t begin, std::size_t end) {
-    if (begin < end)
-      Kokkos::deep_copy(
-          instances_.compute,
-          VectorRef<float>(values + (begin - parameters.buckets()[bucket].begin), end - begin),
-          0.0f);
-  };
-  const BucketRange& range = parameters.buckets()[bucket];
-  std::size_t end = range.begin;
-  for (const ParameterInfo& p : parameters.info()) {
-    if (p.frozen || p.bucket != bucket) continue;
-    clear(end, p.gradient_offset);
-    end = p.gradient_offset + p.size;
-  }
-  clear(end, range.end);
-}
-
-void PipelineStage::start_reduction(int bucket) {
-  const BucketRange& gradients = stage_.parameters().buckets()[bucket];
-  if (gradients.begin == gradients.end || !sums_gradients()) return;
-  if (place_.replicas > 1 && has_errors(replica_settings_.codec))
-    clear_padding(stage_.parameters().all_gradients().data() + gradients.begin, bucket);
-  order_after(instances_.copy, instances_.compute);
-  sum_->start(instances_.copy, bucket);
-}
-
-void PipelineStage::reduce_zeros() {
-  const ParameterArena<float>& parameters = stage_.parameters();
-  Kokkos::deep_copy(instances_.compute, parameters.all_gradients(), 0.0f);
-  if (!sums_gradients()) return;
-  order_after(instances_.copy, instances_.compute);
-  sum_->start_all(instances_.copy);
-}
-
 void PipelineStage::add_embedding_gradient() {
   const ExecSpace& exec = instances_.compute;
   ParameterArena<float>& parameters = stage_.parameters();
@@ -346,7 +257,7 @@ void PipelineStage::add_embedding_gradient() {
   const MatrixRef<float> table = parameters.gradient_matrix(index);
   if (!embedding_->shared()) Kokkos::deep_copy(exec, table, 0.0f);
   add_rows<float>(exec, index_->token_by_last_use_U(), rows, table);
-  start_reduction(parameters.info()[index].bucket);
+  sums_.start(parameters.info()[index].bucket);
 }
 
 void PipelineStage::add_common_gradient() {
@@ -354,33 +265,7 @@ void PipelineStage::add_common_gradient() {
   common_->add_gradients(exec(), place_.last());
   if (!place_.first()) return;
   common_->finish_gradients(exec());
-  start_reduction(common_->bucket());
-}
-
-void PipelineStage::finish_reductions() {
-  if (!sums_gradients()) return;
-  sum_->finish(instances_.copy);
-  order_after(instances_.compute, instances_.copy);
-}
-
-void PipelineStage::sum_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buckets) {
-  if (has_errors(replica_settings_.codec))
-    for (const SumBucket& bucket : buckets) clear_padding(bucket.values.data(), bucket.id);
-  order_after(instances_.copy, instances_.compute);
-  sum.start_all(instances_.copy);
-  sum.finish(instances_.copy);
-  order_after(instances_.compute, instances_.copy);
-}
-
-void PipelineStage::sum_changes() {
-  if (place_.replicas > 1) sum_at_once(*sum_, gradient_buckets(stage_));
-}
-
-void PipelineStage::sum_moments() {
-  if (!moment_sum_) return;
-  sum_at_once(*moment_sum_, moment_buckets_);
-  const SumStatistics sums = moment_sum_->take_statistics(instances_.copy);
-  if (sums.signal2 > 0) moment_errors_ = sums;
+  sums_.start(common_->bucket());
 }
 
 TraceScope PipelineStage::trace_of(const char* what, const StagePass& pass) const {
@@ -401,7 +286,7 @@ void PipelineStage::forward(const StagePass& pass) {
 
 Stage<float>::BucketFinal PipelineStage::starts_reductions(const StagePass& pass) {
   if (!pass.gradients_are_final) return {};
-  return [this](int bucket) { start_reduction(bucket); };
+  return [this](int bucket) { sums_.start(bucket); };
 }
 
 void PipelineStage::backward(const StagePass& pass) {
@@ -446,7 +331,7 @@ ScheduleShape PipelineStage::schedule_shape() const {
 void PipelineStage::about_to(const Instruction& instruction) {
   progress_.check();  // a rank that waits for no message checks nothing else in a step
   if (progress_.watches_steps()) progress_.step_watch().doing(to_text(instruction));
-  sum_->poll(instances_.copy);
+  sums_.poll();
 }
 
 void PipelineStage::send(const Transfer& message) {
@@ -663,17 +548,7 @@ void PipelineStage::take_measurements(StepMeasurements& into, bool is_outer) {
     if (!is_outer)
       into.tied(false, M::bytes) += static_cast<double>(common_exchange_->value_bytes());
   }
-  const SumStatistics sums = sum_->take_statistics(instances_.copy);
-  into.rank(rank, RankValue::replica_bytes) += static_cast<double>(sums.bytes);
-  into.replica_error2() += sums.error2;
-  into.replica_signal2() += sums.signal2;
-  // Moments are summed after this. Their bytes are known before; their errors are reported in the
-  // next step.
-  if (sums_moments_ && place_.replica == 0)
-    into.rank(rank, RankValue::replica_bytes) += static_cast<double>(moment_bytes_);
-  into.replica_error2() += moment_errors_.error2;
-  into.replica_signal2() += moment_errors_.signal2;
-  moment_errors_ = {};
+  sums_.take_measurements(into);
 
   for (ActivationCache* cache : caches()) {
     const CacheStatistics c = cache->take_statistics();
@@ -726,9 +601,7 @@ std::vector<StatePart> PipelineStage::state() {
   add(send_backward_);
   add(receive_backward_);
   add(tokens_);
-  for (ReplicaSum* const sum : {sum_.get(), moment_sum_.get()})
-    if (sum != nullptr)
-      for (StatePart& part : sum->state(instances_.compute)) parts.push_back(std::move(part));
+  for (StatePart& part : sums_.state(instances_.compute)) parts.push_back(std::move(part));
   return parts;
 }
 
@@ -768,7 +641,7 @@ void PipelineStage::forget_damaged_records(bool spoiled_step) {
   std::span<const Crossing> spoiled;
   if (spoiled_step) {
     spoiled = micro_batches_;
-    sum_->reset(instances_.compute);
+    sums_.reset(instances_.compute);
   }
   for_memories([&](BoundaryEnd& end, int peer, int tag) {
     forget_damaged(progress_, grid_.pipeline_comm(), peer, tag, end, spoiled);

@@ -17,12 +17,13 @@
 #include "comm/boundary/rank_links.hpp"
 #include "comm/pipeline/common_exchange.hpp"
 #include "comm/pipeline/embedding_exchange.hpp"
+#include "comm/pipeline/pipeline_rank.hpp"
 #include "comm/pipeline/stage_plan.hpp"
+#include "comm/pipeline/stage_sums.hpp"
 #include "comm/pipeline/step_measurements.hpp"
 #include "comm/pipeline/step_plan.hpp"
 #include "comm/pipeline/step_samples.hpp"
 #include "comm/pipeline/token_index.hpp"
-#include "comm/replicas/replica_sum.hpp"
 #include "comm/schedule/executor.hpp"
 #include "comm/schedule/schedule.hpp"
 #include "comm/transport/process_grid.hpp"
@@ -33,15 +34,6 @@
 #include "core/stage/task.hpp"
 
 namespace deltapipe {
-
-/// Objects that a rank's stages share.
-struct PipelineRank {
-  const ProcessGrid& grid;
-  ProgressThread& progress;
-  ExecutionInstances instances;
-  CacheIoThread* cache_io = nullptr;  ///< null: no cache spills
-  RankLinks& links;
-};
 
 class PipelineStage final : public InstructionHandler {
  public:
@@ -71,15 +63,9 @@ class PipelineStage final : public InstructionHandler {
   /// Returns the shape of the loaded step.
   ScheduleShape schedule_shape() const;
 
-  /// Returns true if the loaded step sums gradients over replicas. Otherwise it sums first moments
-  /// or, in outer steps, changes of parameters.
-  bool sums_gradients() const { return !sums_moments_ && replica_settings_.local_steps == 0; }
-  bool sums_moments() const { return sums_moments_; }
-  bool sums_changes() const { return sums_changes_; }
-  /// Sums the first moments over replicas, in place.
-  void sum_moments();
-  /// Sums the changes of parameters over replicas, in place of gradients.
-  void sum_changes();
+  /// Returns the sums over replicas of the loaded step.
+  StageSums& sums() { return sums_; }
+  const StageSums& sums() const { return sums_; }
 
   /// Returns the sum of the last step's losses over this replica's targets; 0 except on the last
   /// stage.
@@ -150,18 +136,12 @@ class PipelineStage final : public InstructionHandler {
   void backward_inputs(const StagePass& pass) override;
   void backward_parameters(const StagePass& pass) override;
   Stage<float>::BucketFinal starts_reductions(const StagePass& pass);
-  void reduce_zeros() override;
+  void reduce_zeros() override { sums_.start_zeros(); }
   /// Adds the token rows' gradients to the table's and starts its sum over replicas.
   void add_embedding_gradient() override;
   void add_common_gradient() override;
-  void finish_reductions() override;
+  void finish_reductions() override { sums_.finish(); }
   void update() override { (*update_)(); }
-  /// Clears the elements between a bucket's tensors, which quantised sums over replicas change.
-  void clear_padding(float* values, int bucket);
-  /// Starts the sum of a bucket over replicas, after the work that is queued on compute.
-  void start_reduction(int bucket);
-  /// Sums all buckets over replicas, outside passes.
-  void sum_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buckets);
   template <class Take>
   void read_scores(const Take& take);
   /// Calls f(end, peer, tag) for all ends that have memories, in an order that cannot deadlock.
@@ -185,15 +165,8 @@ class PipelineStage final : public InstructionHandler {
 
   std::optional<BoundarySender> send_forward_, send_backward_;
   std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
-  const ReplicaSettings replica_settings_;
   const MemoryMoves moves_;
-  std::unique_ptr<ReplicaSum> sum_;         ///< of gradients over replicas
-  std::unique_ptr<ReplicaSum> moment_sum_;  ///< null: moments are never summed
-  std::vector<SumBucket> moment_buckets_;   ///< of moment_sum_
-  bool sums_moments_ = false;
-  bool sums_changes_ = false;
-  std::uint64_t moment_bytes_ = 0;  ///< bytes that all replicas send in a sum of moments
-  SumStatistics moment_errors_;     ///< of the last measured sum, until they are reported
+  StageSums sums_;
   std::optional<TokenIndex> index_;
   std::optional<EmbeddingExchange> tokens_;        ///< set on the first and the last stage
   std::optional<CommonExchange> common_exchange_;  ///< set if there are several stages

@@ -19,6 +19,11 @@ std::vector<std::size_t> bucket_sizes(const ParameterArena<float>& parameters) {
   return sizes;
 }
 
+std::vector<std::size_t> statistic_sizes(const ParameterArena<float>& parameters) {
+  const std::size_t size = parameters.statistic_size();
+  return size == 0 ? std::vector<std::size_t>() : std::vector{size};
+}
+
 std::vector<SumChunk> sum_chunks(std::span<const std::size_t> bucket_sizes, int replicas) {
   const auto parts = static_cast<std::size_t>(replicas);
   const std::size_t most = parts * std::max(kSmallestPart, in_groups(kPartsTogether / parts));

@@ -48,6 +48,8 @@ struct SumChunk {
 
 /// Returns the elements of the gradients of each bucket of a stage.
 std::vector<std::size_t> bucket_sizes(const ParameterArena<float>& parameters);
+/// Returns the size of the one bucket of a stage's statistics; empty: no statistics.
+std::vector<std::size_t> statistic_sizes(const ParameterArena<float>& parameters);
 
 /// Returns the chunks of buckets of these sizes, in the order of their exchange. A chunk's messages
 /// are large enough that headers do not count, and small enough that sending, adding and receiving

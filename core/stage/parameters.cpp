@@ -116,6 +116,14 @@ void ParameterArena<Real>::allocate(bool training, ProductPrecision products,
 }
 
 template <class Real>
+std::size_t ParameterArena<Real>::statistic_size() const {
+  std::size_t size = 0;
+  for (const ParameterInfo& p : info_)
+    if (p.statistic) size += aligned<Real>(p.size);
+  return size;
+}
+
+template <class Real>
 void ParameterArena<Real>::keep_statistics(const ExecSpace& exec) const {
   if (statistics_.extent(0) > 0) Kokkos::deep_copy(exec, kept_statistics_, statistics_);
 }

@@ -119,6 +119,10 @@ class ParameterArena {
   void copy_in(const ExecSpace& exec, int index, std::size_t first,
                std::span<const Real> values) const;
 
+  /// Returns the elements of all statistics, including padding; also before allocate().
+  std::size_t statistic_size() const;
+  /// Returns all statistics, as one vector that shares ownership of their memory. Only in training.
+  const Vector<Real>& statistics() const { return statistics_; }
   /// Copies all statistics, for restore_statistics() if a step is repeated. Only in training.
   void keep_statistics(const ExecSpace& exec) const;
   void restore_statistics(const ExecSpace& exec) const;
