@@ -12,7 +12,6 @@
 #include "app/checkpoint/spill_references.hpp"
 #include "app/deck/settings.hpp"
 #include "app/output/former_output.hpp"
-#include "app/training/run_totals.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
@@ -44,17 +43,8 @@ std::vector<std::string> files_to_hash(const CheckpointMarker& marker, const Set
 /// The directory of a run's results, independent of the working directory; for markers.
 std::string absolute_output_directory(const Settings& settings);
 
-/// UserError that names the first key that must not change from what the checkpoint was written
-/// with, its old and its new value.
-void check_deck_of_restart(const Settings& settings, const CheckpointMarker& marker);
-
-/// Settings of the optimizer and the run's length that differ from the checkpoint's, as
-/// "KEY = OLD -> NEW, ...".
-std::string changes_of_optimizer(const Settings& settings, const CheckpointMarker& marker);
-
-/// Throws UserError if the checkpoint was written with other data.
-void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_fingerprint,
-                           std::uint64_t validation_fingerprint);
+/// True if steps have as many micro-batches as those of the checkpoint.
+bool has_same_micro_batches(const CheckpointMarker& marker, const Settings& settings);
 
 /// True if every rank reads what the same rank wrote.
 bool is_same_layout(const CheckpointMarker& marker, const Settings& settings,
@@ -76,18 +66,7 @@ void make_room_for_spill_files(const Restart& restart, const Settings& settings,
                                const std::vector<int>& partition, int rank,
                                const CacheOwner& owner);
 
-/// Reads the parameters of a whole model from the files of all ranks.
-void read_parameters(const std::string& checkpoint, const CheckpointMarker& marker,
-                     const StatePart& parameters);
-
 /// The list without the boundaries' memories of samples.
 std::vector<StatePart> without_memories(std::vector<StatePart> parts);
-
-/// Reads this rank's state. On another layout parameters and moments come by their names from
-/// whoever wrote them, memories from the ends of the same boundary if it still exists: the others
-/// begin with first visits.
-void read_restart(const Restart& restart, const Settings& settings,
-                  const std::vector<int>& partition, int rank, std::vector<StatePart> parts,
-                  RunTotals& totals);
 
 }  // namespace deltapipe

@@ -8,6 +8,8 @@
 
 #include "app/checkpoint/checkpoint_files.hpp"
 #include "app/checkpoint/restart.hpp"
+#include "app/checkpoint/restart_deck.hpp"
+#include "app/checkpoint/restart_state.hpp"
 #include "app/commands/commands.hpp"
 #include "app/deck/deck.hpp"
 #include "app/output/kept_files.hpp"
@@ -121,7 +123,7 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
     check_data_of_restart(marker, data.train->fingerprint(), data.validation->fingerprint());
   }
   plan.weights.reset();
-  plan.kept_files = read_kept_files(settings, plan.warnings);
+  plan.kept_files = read_kept_files(settings, plan.model->shape().image, plan.warnings);
   print_warnings(plan.warnings);
   Stages stages;
   stages.push_back(plan.model->make_stage(stage_part(plan.partition, 0)));

@@ -40,8 +40,10 @@ PlannedCodec codec_of_text(const std::string& name, const std::string& forward,
   return {name, settings.forward, settings.backward};
 }
 
-/// Returns the codecs to compare: the deck's, none, and the three pairs of bits of AQ-SGD's paper.
+/// Returns the codecs to compare: the deck's and, where there are boundaries, none and the three
+/// pairs of bits of AQ-SGD's paper.
 std::vector<PlannedCodec> planned_codecs(const Settings& settings) {
+  if (settings.pipeline.stages == 1) return {{"none", {}, {}, true}};
   std::vector<PlannedCodec> codecs = {
       codec_of_text("none", "codec = \"none\"", "codec = \"none\"")};
   for (const auto& [forward, backward] :

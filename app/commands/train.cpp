@@ -15,6 +15,7 @@
 #include "app/output/run_records.hpp"
 #include "app/output/save_model.hpp"
 #include "app/output/training_report.hpp"
+#include "app/preflight/target_warnings.hpp"
 #include "app/preflight/warnings.hpp"
 #include "app/session/session.hpp"
 #include "app/training/training_run.hpp"

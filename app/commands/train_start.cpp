@@ -8,11 +8,14 @@
 #include <vector>
 
 #include "app/checkpoint/checkpoint_removal.hpp"
+#include "app/checkpoint/restart_deck.hpp"
+#include "app/checkpoint/restart_state.hpp"
 #include "app/deck/checks.hpp"
 #include "app/deck/deck.hpp"
 #include "app/output/run_records.hpp"
 #include "app/output/save_model.hpp"
 #include "app/output/training_report.hpp"
+#include "app/preflight/idle_settings.hpp"
 #include "app/preflight/resource_check.hpp"
 #include "app/preflight/start_check.hpp"
 #include "app/preflight/warnings.hpp"
@@ -132,7 +135,7 @@ TrainingInputs open_inputs(const Settings& settings, const std::optional<Restart
   require(find_input_files(settings, input_use(grid)));
   ModelPlan model = plan_model(settings);
   if (grid.rank() == 0 && !models.empty())
-    model.kept_files = read_kept_files(settings, model.warnings);
+    model.kept_files = read_kept_files(settings, model.model->shape().image, model.warnings);
   const EmulatingRanks emulating = emulating_ranks(settings, grid, progress);
   if (grid.rank() == 0) print_start_warnings(settings, model, emulating);
   DataSplit data = load_data(settings.data, model, grid, progress);

@@ -2,7 +2,6 @@
 #include "app/deck/checks.hpp"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <limits>
 #include <numeric>
@@ -11,25 +10,17 @@
 #include <utility>
 #include <vector>
 
+#include "app/deck/data_checks.hpp"
 #include "app/deck/keys/replica_keys.hpp"
 #include "comm/schedule/schedule.hpp"
 #include "core/base/error.hpp"
 #include "core/codec/settings_check.hpp"
-#include "models/resnet/resnet_config.hpp"
 
 namespace deltapipe::deck {
 
 namespace {
 
 using std::to_string;
-
-[[noreturn]] void refuse(std::vector<std::string> keys, std::string what, std::string value,
-                         std::string remedy) {
-  throw UserError({.what = std::move(what),
-                   .value = std::move(value),
-                   .remedy = std::move(remedy),
-                   .keys = std::move(keys)});
-}
 
 /// A model takes the place of its directory as a whole, with all that is in it.
 void check_directories(const Settings& s) {
@@ -45,164 +36,42 @@ void check_directories(const Settings& s) {
       if (std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first !=
           outer.end())
         continue;
-      refuse({key, "output.directory"},
-             std::string(key) + " is in " + model + ", which the trained model replaces", path,
-             "choose another directory");
+      refuse_settings({key, "output.directory"},
+                      std::string(key) + " is in " + model + ", which the trained model replaces",
+                      path, "choose another directory");
     }
-}
-
-void check_resnet(const ModelSettings& m) {
-  constexpr std::size_t kMostGroups = ResnetConfig::kMostGroups;
-  constexpr std::int64_t kMostChannels = ResnetConfig::kMostChannels;
-  if (m.depths.empty() || m.depths.size() > kMostGroups)
-    refuse({"model.new.depths"},
-           "model.new.depths has no entries, or more than " + to_string(kMostGroups),
-           to_string(m.depths.size()) + " entries", "give a number of blocks for each group");
-  if (const std::int64_t most = std::int64_t{m.n_embd} << (m.depths.size() - 1);
-      most > kMostChannels)
-    refuse({"model.new.n_embd", "model.new.depths"},
-           "model.new.n_embd gives the last group too many channels",
-           to_string(most) + " of at most " + to_string(kMostChannels),
-           "lower model.new.n_embd, or give fewer groups in model.new.depths");
-}
-
-void check_model(const Settings& s) {
-  const ModelSettings& m = s.model;
-  if (m.path.empty() && m.type == "resnet") return check_resnet(m);
-  if (m.n_embd % m.n_head != 0) {
-    refuse({"model.new.n_head", "model.new.n_embd"}, "model.new.n_head does not divide n_embd",
-           to_string(m.n_head) + " heads, " + to_string(m.n_embd) + " channels",
-           "use a divisor of n_embd");
-  }
-  if (m.path.empty() && is_text(s.data.kind) && s.data.sequence_length > m.n_positions) {
-    refuse(
-        {"data.sequence_length", "model.new.n_positions"},
-        "data.sequence_length is longer than the new model's n_positions",
-        to_string(s.data.sequence_length) + " tokens, " + to_string(m.n_positions) + " positions",
-        "raise model.new.n_positions or lower data.sequence_length");
-  }
-}
-
-void check_images(const Settings& s) {
-  if (s.data.format != DataFormat::automatic && !is_of_images(s.data.format))
-    refuse({"data.format", "data.kind"}, "data.format is not one of images", name_of(s.data.format),
-           "use automatic, idx, cifar10, cifar100 or directory");
-  if (s.data.images.size.size() > 2)
-    refuse({"data.images.size"}, "data.images.size is neither a side nor height and width",
-           to_string(s.data.images.size.size()) + " values", "give one or two values");
-  if (s.data.sequence_length > 0)
-    refuse({"data.sequence_length", "data.kind"}, "data.sequence_length is for texts",
-           to_string(s.data.sequence_length), "remove it: the size of the images sets the rows");
-  if (s.tokenizer != TokenizerSettings())
-    refuse({"tokenizer.path", "tokenizer.train_vocabulary"}, "images have no tokenizer", "",
-           "remove [tokenizer]");
-  const auto is_positive = [](double d) { return d > 0; };
-  if (s.data.images.mean.empty() || s.data.images.deviation.empty())
-    refuse({"data.images.mean", "data.images.deviation"},
-           "data.images.mean and data.images.deviation have no values", "",
-           "give one value, or one for each channel");
-  if (!std::ranges::all_of(s.data.images.deviation, is_positive))
-    refuse({"data.images.deviation"}, "data.images.deviation must be above 0", "0",
-           "give the standard deviation of values from 0 to 1");
-}
-
-void check_kind_of_data(const Settings& s) {
-  if (s.data.kind == DataKind::text) return;
-  if (!s.data.answers.files.empty())
-    refuse({"evaluation.prompts", "data.kind"}, "evaluation.prompts requires a language model",
-           std::string("data.kind = \"") + name_of(s.data.kind) + "\"",
-           "remove evaluation.prompts");
-  if (s.data.kind == DataKind::images) return check_images(s);
-  const std::size_t texts = s.data.labelled.texts.size();
-  if (texts < 1 || texts > 2)
-    refuse({"data.labelled.texts"}, "a record has one text or two", to_string(texts) + " fields",
-           "name one or two fields in data.labelled.texts");
-}
-
-/// True when every data file holds tokens already.
-bool is_tokenised(const DataSettings& data) {
-  const auto holds_tokens = [&](const std::string& file) {
-    const bool named_so = file.ends_with(".h5") || file.ends_with(".hdf5");
-    return data.format == DataFormat::hdf5 || (data.format == DataFormat::automatic && named_so);
-  };
-  return std::ranges::all_of(data.train, holds_tokens) &&
-         std::ranges::all_of(data.validation, holds_tokens);
-}
-
-void check_tokenizer(const Settings& s) {
-  if (!is_text(s.data.kind)) return;
-  const TokenizerSettings& t = s.tokenizer;
-  if (t.train_vocabulary > 0 && t.train_vocabulary < 257) {
-    refuse({"tokenizer.train_vocabulary"},
-           "tokenizer.train_vocabulary is too small for 256 bytes and the end of text",
-           to_string(t.train_vocabulary), "use at least 257, or 0 to train no tokenizer");
-  }
-  if (t.train_vocabulary > 0 && !t.path.empty()) {
-    refuse({"tokenizer.train_vocabulary"},
-           "tokenizer.path and tokenizer.train_vocabulary exclude each other", "",
-           "leave one of them out");
-  }
-  if (t.train_vocabulary > 0 && !s.model.path.empty()) {
-    refuse({"tokenizer.train_vocabulary", "model.path"},
-           "model.path and tokenizer.train_vocabulary exclude each other: a model knows the ids of "
-           "its own tokenizer only",
-           s.model.path,
-           "set tokenizer.train_vocabulary to 0, or name the model on the command line, in place "
-           "of the deck's new one");
-  }
-  if (s.model.path.empty() && t.path.empty() && t.train_vocabulary == 0 && !s.data.train.empty() &&
-      !is_tokenised(s.data)) {
-    refuse(
-        {"data.train"}, "a new model has no tokenizer for its text", "",
-        "set tokenizer.path, tokenizer.train_vocabulary or model.path, or name token files (.h5)");
-  }
-}
-
-void check_data(const Settings& s) {
-  const DataSettings& d = s.data;
-  const auto empty = [](const std::string& text) { return text.empty(); };
-  for (const auto& [key, list] :
-       {std::pair{"data.train", &d.train}, std::pair{"data.validation", &d.validation},
-        std::pair{"data.predict", &d.predict}, std::pair{"data.jsonl_fields", &d.jsonl_fields},
-        std::pair{"evaluation.prompts", &d.answers.files}}) {
-    if (std::ranges::any_of(*list, empty)) {
-      refuse({key}, std::string(key) + " holds an empty name", "\"\"", "remove it");
-    }
-  }
-  if (d.jsonl_fields.empty()) {
-    refuse({"data.jsonl_fields"}, "data.jsonl_fields names no field", "",
-           "name at least one, as [\"text\"]");
-  }
 }
 
 void check_training(const Settings& s) {
   const TrainingSettings& t = s.training;
   if (t.steps == 0 && t.epochs <= 0) {
-    refuse({"training.epochs", "training.steps"}, "the training has no steps and no epochs", "",
-           "set training.steps or training.epochs above 0");
+    refuse_settings({"training.epochs", "training.steps"},
+                    "the training has no steps and no epochs", "",
+                    "set training.steps or training.epochs above 0");
   }
   if (t.steps > 0 && t.optimizer.warmup_steps > t.steps) {
-    refuse({"training.optimizer.warmup_steps", "training.steps"},
-           "the learning rate warms up for longer than the training lasts",
-           to_string(t.optimizer.warmup_steps) + " of " + to_string(t.steps) + " steps",
-           "lower training.optimizer.warmup_steps");
+    refuse_settings({"training.optimizer.warmup_steps", "training.steps"},
+                    "the learning rate warms up for longer than the training lasts",
+                    to_string(t.optimizer.warmup_steps) + " of " + to_string(t.steps) + " steps",
+                    "lower training.optimizer.warmup_steps");
   }
   if (t.optimizer.decay_steps > 0 && t.optimizer.decay_steps <= t.optimizer.warmup_steps)
-    refuse({"training.optimizer.decay_steps", "training.optimizer.warmup_steps"},
-           "the learning rate's decay ends before its warm-up",
-           to_string(t.optimizer.decay_steps) + " and " + to_string(t.optimizer.warmup_steps) +
-               " steps",
-           "raise training.optimizer.decay_steps, or set it to 0");
+    refuse_settings({"training.optimizer.decay_steps", "training.optimizer.warmup_steps"},
+                    "the learning rate's decay ends before its warm-up",
+                    to_string(t.optimizer.decay_steps) + " and " +
+                        to_string(t.optimizer.warmup_steps) + " steps",
+                    "raise training.optimizer.decay_steps, or set it to 0");
   if (t.optimizer.name != OptimizerName::adamw && s.replicas.codec == ReplicaCodec::adam_moment)
-    refuse({"replicas.codec", "training.optimizer.name"},
-           "replicas.codec = \"adam_moment\" sums the moments of AdamW",
-           "training.optimizer.name = \"sgd\"", "set another replicas.codec, such as quantized");
+    refuse_settings({"replicas.codec", "training.optimizer.name"},
+                    "replicas.codec = \"adam_moment\" sums the moments of AdamW",
+                    "training.optimizer.name = \"sgd\"",
+                    "set another replicas.codec, such as quantized");
   if (t.needs_validation() && s.data.validation.empty() && s.data.validation_fraction == 0) {
     const std::string key = t.keep_best ? "training.keep_best" : "training.patience";
-    refuse({key, "data.validation_fraction", "data.validation"},
-           key + " needs validation samples, and the deck leaves none",
-           "data.validation_fraction = 0, no files in data.validation",
-           "set data.validation_fraction above 0 or name files in data.validation");
+    refuse_settings({key, "data.validation_fraction", "data.validation"},
+                    key + " needs validation samples, and the deck leaves none",
+                    "data.validation_fraction = 0, no files in data.validation",
+                    "set data.validation_fraction above 0 or name files in data.validation");
   }
   // Rows of a step are counted in 32 bits. A model from files has its own longest sequence.
   const int tokens = s.data.sequence_length > 0                     ? s.data.sequence_length
@@ -210,17 +79,18 @@ void check_training(const Settings& s) {
                                                                     : 1;
   const double rows = static_cast<double>(t.micro_batch_size) * t.micro_batches * tokens;
   if (rows > std::numeric_limits<int>::max()) {
-    refuse({"training.micro_batches", "training.micro_batch_size", "data.sequence_length"},
-           "training.micro_batch_size x training.micro_batches x data.sequence_length is too large",
-           to_string(t.micro_batch_size) + " x " + to_string(t.micro_batches) + " x " +
-               to_string(tokens),
-           "let a step of a replica have fewer than 2^31 tokens");
+    refuse_settings(
+        {"training.micro_batches", "training.micro_batch_size", "data.sequence_length"},
+        "training.micro_batch_size x training.micro_batches x data.sequence_length is too large",
+        to_string(t.micro_batch_size) + " x " + to_string(t.micro_batches) + " x " +
+            to_string(tokens),
+        "let a step of a replica have fewer than 2^31 tokens");
   }
   for (const int stage : t.recompute_stages) {
     if (stage < s.pipeline.stages) continue;
-    refuse({"training.recompute_stages", "pipeline.stages"},
-           "training.recompute_stages names a stage that does not exist", to_string(stage),
-           "stages are 0 to " + to_string(s.pipeline.stages - 1));
+    refuse_settings({"training.recompute_stages", "pipeline.stages"},
+                    "training.recompute_stages names a stage that does not exist", to_string(stage),
+                    "stages are 0 to " + to_string(s.pipeline.stages - 1));
   }
 }
 
@@ -228,30 +98,33 @@ void check_interleaving(const PipelineSettings& p) {
   if (p.stages == 1) return;
   const bool interleaves = find_schedule(p.schedule).interleaves;
   if (p.stages_per_rank > 1 && !interleaves) {
-    refuse({"pipeline.stages_per_rank", "pipeline.schedule"},
-           "pipeline.schedule = \"" + p.schedule + "\" has one stage on each rank",
-           "stages_per_rank = " + to_string(p.stages_per_rank),
-           "use schedule = \"interleaved\", or stages_per_rank = 1");
+    refuse_settings({"pipeline.stages_per_rank", "pipeline.schedule"},
+                    "pipeline.schedule = \"" + p.schedule + "\" has one stage on each rank",
+                    "stages_per_rank = " + to_string(p.stages_per_rank),
+                    "use schedule = \"interleaved\", or stages_per_rank = 1");
   }
   if (p.stages_per_rank == 1 && interleaves) {
-    refuse({"pipeline.schedule", "pipeline.stages_per_rank"},
-           "pipeline.schedule = \"" + p.schedule + "\" requires several stages on each rank",
-           "stages_per_rank = 1",
-           "set pipeline.stages_per_rank to 2 or more, or use schedule = \"1f1b\"");
+    refuse_settings(
+        {"pipeline.schedule", "pipeline.stages_per_rank"},
+        "pipeline.schedule = \"" + p.schedule + "\" requires several stages on each rank",
+        "stages_per_rank = 1",
+        "set pipeline.stages_per_rank to 2 or more, or use schedule = \"1f1b\"");
   }
   if (p.stages % p.stages_per_rank != 0 || (interleaves && p.pipeline_ranks() < 2)) {
-    refuse({"pipeline.stages", "pipeline.stages_per_rank"},
-           "pipeline.stages must be a multiple of pipeline.stages_per_rank for at least two ranks",
-           to_string(p.stages) + " stages, " + to_string(p.stages_per_rank) + " on each rank",
-           "set pipeline.stages to " + to_string(2 * p.stages_per_rank) + ", " +
-               to_string(3 * p.stages_per_rank) + " ...");
+    refuse_settings(
+        {"pipeline.stages", "pipeline.stages_per_rank"},
+        "pipeline.stages must be a multiple of pipeline.stages_per_rank for at least two ranks",
+        to_string(p.stages) + " stages, " + to_string(p.stages_per_rank) + " on each rank",
+        "set pipeline.stages to " + to_string(2 * p.stages_per_rank) + ", " +
+            to_string(3 * p.stages_per_rank) + " ...");
   }
   // Less than two such groups of micro-batches may wait at a boundary.
   if (interleaves && 2 * std::int64_t{p.in_flight} * p.pipeline_ranks() > kMostMessageBuffers) {
-    refuse({"pipeline.in_flight", "pipeline.stages"},
-           "pipeline.in_flight x ranks of a pipeline is too large for an interleaved schedule",
-           to_string(p.in_flight) + " x " + to_string(p.pipeline_ranks()),
-           "use at most " + to_string(kMostMessageBuffers / 2) + " in all");
+    refuse_settings(
+        {"pipeline.in_flight", "pipeline.stages"},
+        "pipeline.in_flight x ranks of a pipeline is too large for an interleaved schedule",
+        to_string(p.in_flight) + " x " + to_string(p.pipeline_ranks()),
+        "use at most " + to_string(kMostMessageBuffers / 2) + " in all");
   }
 }
 
@@ -262,11 +135,11 @@ void check_local_steps(const Settings& s) {
   const auto every = static_cast<std::uint64_t>(local_steps);
   const auto check = [&](const char* key, std::uint64_t interval) {
     if (interval % every == 0) return;
-    refuse({key, "replicas.local_steps"},
-           std::string(key) + " is not a multiple of replicas.local_steps",
-           std::to_string(interval) + " and " + std::to_string(local_steps),
-           "replicas agree after each outer step only: set " + std::string(key) + " to " +
-               std::to_string((interval / every + 1) * every));
+    refuse_settings({key, "replicas.local_steps"},
+                    std::string(key) + " is not a multiple of replicas.local_steps",
+                    std::to_string(interval) + " and " + std::to_string(local_steps),
+                    "replicas agree after each outer step only: set " + std::string(key) + " to " +
+                        std::to_string((interval / every + 1) * every));
   };
   check("training.evaluate_every", s.training.evaluate_every);
   check("checkpoint.every_steps", s.checkpoint.every_steps);
@@ -277,10 +150,10 @@ void check_pipeline(const Settings& s) {
   const PipelineSettings& p = s.pipeline;
   check_interleaving(p);
   if (!p.partition.empty() && p.partition.size() != static_cast<std::size_t>(p.stages)) {
-    refuse({"pipeline.partition", "pipeline.stages"},
-           "pipeline.partition needs one number per stage",
-           to_string(p.partition.size()) + " for " + to_string(p.stages) + " stages",
-           "give as many numbers as pipeline.stages, or none");
+    refuse_settings({"pipeline.partition", "pipeline.stages"},
+                    "pipeline.partition needs one number per stage",
+                    to_string(p.partition.size()) + " for " + to_string(p.stages) + " stages",
+                    "give as many numbers as pipeline.stages, or none");
   }
   std::int64_t blocks = 0;
   for (const int stage_blocks : p.partition) blocks += stage_blocks;
@@ -290,21 +163,21 @@ void check_pipeline(const Settings& s) {
       is_resnet ? std::accumulate(s.model.depths.begin(), s.model.depths.end(), std::int64_t{0})
                 : s.model.n_layer;
   if (s.model.path.empty() && !p.partition.empty() && blocks != model_blocks) {
-    refuse({"pipeline.partition", "model.new." + key},
-           "pipeline.partition does not add up to the new model's " + key,
-           to_string(blocks) + " of " + to_string(model_blocks) + " blocks",
-           "every block belongs to one stage");
+    refuse_settings({"pipeline.partition", "model.new." + key},
+                    "pipeline.partition does not add up to the new model's " + key,
+                    to_string(blocks) + " of " + to_string(model_blocks) + " blocks",
+                    "every block belongs to one stage");
   }
   if (s.model.path.empty() && p.stages > model_blocks) {
-    refuse({"pipeline.stages", "model.new." + key},
-           "pipeline.stages is larger than the new model's " + key,
-           to_string(p.stages) + " stages, " + to_string(model_blocks) + " blocks",
-           "every stage needs a block");
+    refuse_settings({"pipeline.stages", "model.new." + key},
+                    "pipeline.stages is larger than the new model's " + key,
+                    to_string(p.stages) + " stages, " + to_string(model_blocks) + " blocks",
+                    "every stage needs a block");
   }
   if (p.timeout_seconds > 0 && p.timeout_seconds < 1) {
-    refuse({"pipeline.timeout"},
-           "pipeline.timeout is shorter than what a living rank may be silent",
-           to_string(p.timeout_seconds), "use at least 1 s, or 0 for no limit");
+    refuse_settings({"pipeline.timeout"},
+                    "pipeline.timeout is shorter than what a living rank may be silent",
+                    to_string(p.timeout_seconds), "use at least 1 s, or 0 for no limit");
   }
 }
 
@@ -313,7 +186,7 @@ void check_boundary(const CodecSettings& c, const std::string& section) {
   if (!mistake) return;
   std::vector<std::string> keys;
   for (const std::string& key : mistake->keys) keys.push_back(section + "." + key);
-  refuse(std::move(keys), section + ": " + mistake->what, mistake->value, mistake->remedy);
+  refuse_settings(std::move(keys), section + ": " + mistake->what, mistake->value, mistake->remedy);
 }
 
 /// Codecs that are turned off leave their targets alone.
@@ -322,46 +195,51 @@ void check_rate(const RateSettings& rate, const CodecSettings& codec, int stages
   if (codec.kind == CodecKind::none) return;
   const std::string bits = section + ".rate", error = section + ".quantizer.error";
   if (rate.has_bits() && rate.target_error > 0)
-    refuse({error, bits}, section + ": rate and quantizer.error exclude each other", "",
-           "set one of them to 0");
+    refuse_settings({error, bits}, section + ": rate and quantizer.error exclude each other", "",
+                    "set one of them to 0");
   const bool has_target = rate.has_bits() || rate.target_error > 0;
   if (has_target && !quantizes_all(codec))
-    refuse({rate.has_bits() ? bits : error},
-           section + ": a rate or an error is held by the steps of codes",
-           "codec = \"" + std::string(kCodecKindNames[static_cast<std::size_t>(codec.kind)]) + "\"",
-           "use codec = \"auto\", \"directq\" or \"aqsgd\", or set it to 0");
+    refuse_settings(
+        {rate.has_bits() ? bits : error},
+        section + ": a rate or an error is held by the steps of codes",
+        "codec = \"" + std::string(kCodecKindNames[static_cast<std::size_t>(codec.kind)]) + "\"",
+        "use codec = \"auto\", \"directq\" or \"aqsgd\", or set it to 0");
   if (has_target && codec.rms_step == 0)
-    refuse({section + ".quantizer.step"},
-           section +
-               ": a rate or an error, also that of codec = \"auto\", is held by steps of a "
-               "fraction of the RMS",
-           "quantizer.step = 0", "remove quantizer.step");
+    refuse_settings(
+        {section + ".quantizer.step"},
+        section +
+            ": a rate or an error, also that of codec = \"auto\", is held by steps of a "
+            "fraction of the RMS",
+        "quantizer.step = 0", "remove quantizer.step");
   const auto boundaries = static_cast<std::size_t>(stages - 1);
   const std::size_t count = rate.target_bits.size();
   if (count > 1 && rate.budget == BudgetSharing::time)
-    refuse({bits, section + ".quantizer.budget"},
-           section + ": budget = \"time\" shares one mean, and rate has one per boundary",
-           to_string(count) + " values", "give one value, or use budget = \"equal\"");
+    refuse_settings({bits, section + ".quantizer.budget"},
+                    section + ": budget = \"time\" shares one mean, and rate has one per boundary",
+                    to_string(count) + " values", "give one value, or use budget = \"equal\"");
   if (count > 1 && count != boundaries)
-    refuse({bits, "pipeline.stages"}, section + ": rate needs one value or one per boundary",
-           to_string(count) + " values, " + to_string(boundaries) + " boundaries",
-           "the boundaries are one fewer than pipeline.stages");
+    refuse_settings({bits, "pipeline.stages"},
+                    section + ": rate needs one value or one per boundary",
+                    to_string(count) + " values, " + to_string(boundaries) + " boundaries",
+                    "the boundaries are one fewer than pipeline.stages");
 }
 
 void check_gradients(const Settings& s) {
   if (follows_forward(s.backward) && !sends_positions(s.forward))
-    refuse({"boundary.backward.sparse.positions", "boundary.forward.codec"},
-           "boundary.backward.sparse.positions = \"forward\" needs positions of activations",
-           "boundary.forward.codec = \"" +
-               std::string(kCodecKindNames[static_cast<std::size_t>(s.forward.kind)]) + "\"",
-           "use boundary.forward.codec = \"topk\" or \"aqsgd_topk\", or positions = \"largest\"");
+    refuse_settings(
+        {"boundary.backward.sparse.positions", "boundary.forward.codec"},
+        "boundary.backward.sparse.positions = \"forward\" needs positions of activations",
+        "boundary.forward.codec = \"" +
+            std::string(kCodecKindNames[static_cast<std::size_t>(s.forward.kind)]) + "\"",
+        "use boundary.forward.codec = \"topk\" or \"aqsgd_topk\", or positions = \"largest\"");
   if (!sends_changes(s.backward)) return;
   const std::string kind = kCodecKindNames[static_cast<std::size_t>(s.backward.kind)];
-  refuse({"boundary.backward.codec"},
-         "boundary.backward.codec cannot be " + kind + ": AQ-SGD keeps no memory of gradients",
-         "\"" + kind + "\"",
-         "use \"none\", \"fp16\", \"bf16\", \"directq\" or \"topk\"; the last "
-         "with feedback.kind = \"ef21\" keeps a memory from zeros on");
+  refuse_settings(
+      {"boundary.backward.codec"},
+      "boundary.backward.codec cannot be " + kind + ": AQ-SGD keeps no memory of gradients",
+      "\"" + kind + "\"",
+      "use \"none\", \"fp16\", \"bf16\", \"directq\" or \"topk\"; the last "
+      "with feedback.kind = \"ef21\" keeps a memory from zeros on");
 }
 
 /// One direction's links from its own lists or else those of both directions; `count` of what
@@ -384,13 +262,14 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
                                            : count == 1 ? "link"
                                                         : "links")
                                         : (of_ranks ? "stages" : "boundaries");
-    refuse({key, common, "pipeline.stages"},
-           std::string("network ") + name + " needs one value or one per " + of,
-           to_string(size) + " values, " + to_string(count) + " " + all,
-           of_ranks      ? "with network.wire = \"rank\" each " + of + " has one wire"
-           : interleaves ? "links join ranks to the next one, and the last one of more than two to "
-                           "the first"
-                         : "the boundaries are one fewer than pipeline.stages");
+    refuse_settings({key, common, "pipeline.stages"},
+                    std::string("network ") + name + " needs one value or one per " + of,
+                    to_string(size) + " values, " + to_string(count) + " " + all,
+                    of_ranks ? "with network.wire = \"rank\" each " + of + " has one wire"
+                    : interleaves
+                        ? "links join ranks to the next one, and the last one of more than two to "
+                          "the first"
+                        : "the boundaries are one fewer than pipeline.stages");
   }
   const auto at = [](const std::vector<double>& list, std::size_t i) {
     return list.empty() ? 0.0 : list[std::min(i, list.size() - 1)];
@@ -420,9 +299,9 @@ void join_links(Draft& draft) {
                                        std::pair{&draft.backward, "network.backward"}}) {
     if (links->bits_per_second.empty() && links->latency_seconds.empty()) continue;
     const std::string name = section;
-    refuse({name + ".bandwidth", name + ".latency", "network.wire"},
-           std::string("[") + section + "] means nothing with network.wire = \"rank\"", {},
-           "a rank's wire serves both directions: set [network] bandwidth and latency");
+    refuse_settings({name + ".bandwidth", name + ".latency", "network.wire"},
+                    std::string("[") + section + "] means nothing with network.wire = \"rank\"", {},
+                    "a rank's wire serves both directions: set [network] bandwidth and latency");
   }
   network.ranks = links_of(draft, draft.both, "network", ranks);
 }
@@ -445,7 +324,6 @@ void check_settings(const Settings& settings) {
   check_local_steps(settings);
   check_model(settings);
   check_tokenizer(settings);
-  check_kind_of_data(settings);
   check_data(settings);
   check_training(settings);
   check_pipeline(settings);

@@ -11,6 +11,7 @@
 
 #include "app/checkpoint/checkpoint_files.hpp"
 #include "app/checkpoint/restart.hpp"
+#include "app/checkpoint/restart_deck.hpp"
 #include "app/deck/deck.hpp"
 #include "app/output/run_file.hpp"
 #include "comm/transport/collectives.hpp"

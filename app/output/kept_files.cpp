@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "app/output/image_preprocessor.hpp"
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 #include "core/files/input_file.hpp"
@@ -32,23 +33,9 @@ bool is_left_out(const std::string& name) {
          std::ranges::any_of(endings, [&](std::string_view end) { return name.ends_with(end); });
 }
 
-}  // namespace
-
-std::vector<KeptFile> read_tokenizer_copies(const Settings& settings) {
-  std::vector<KeptFile> files;
-  if (settings.tokenizer.train_vocabulary > 0) return files;
-  const std::string& path =
-      settings.tokenizer.path.empty() ? settings.model.path : settings.tokenizer.path;
-  if (path.empty()) return files;
-  for (const TokenizerFile& file : tokenizer_files(path))
-    files.push_back({file.name, read_text_file(file.path, file_limit::tokenizer)});
-  return files;
-}
-
-std::vector<KeptFile> read_kept_files(const Settings& settings,
-                                      std::vector<std::string>& warnings) {
-  std::vector<KeptFile> files = read_tokenizer_copies(settings);
-  if (settings.model.path.empty()) return files;
+/// Adds the files of model.path that are neither weights nor the tokenizer's.
+void add_other_files(const Settings& settings, std::vector<KeptFile>& files,
+                     std::vector<std::string>& warnings) {
   std::error_code error;
   std::vector<fs::path> others;
   for (const fs::directory_entry& entry : fs::directory_iterator(settings.model.path, error)) {
@@ -72,6 +59,27 @@ std::vector<KeptFile> read_kept_files(const Settings& settings,
                          ": it is not copied to the trained model");
     }
   }
+}
+
+}  // namespace
+
+std::vector<KeptFile> read_tokenizer_copies(const Settings& settings) {
+  std::vector<KeptFile> files;
+  if (settings.tokenizer.train_vocabulary > 0) return files;
+  const std::string& path =
+      settings.tokenizer.path.empty() ? settings.model.path : settings.tokenizer.path;
+  if (path.empty()) return files;
+  for (const TokenizerFile& file : tokenizer_files(path))
+    files.push_back({file.name, read_text_file(file.path, file_limit::tokenizer)});
+  return files;
+}
+
+std::vector<KeptFile> read_kept_files(const Settings& settings, const ImageShape& image,
+                                      std::vector<std::string>& warnings) {
+  std::vector<KeptFile> files = read_tokenizer_copies(settings);
+  if (!settings.model.path.empty()) add_other_files(settings, files, warnings);
+  if (settings.data.kind == DataKind::images)
+    add_image_preprocessor(settings.data.images, image, files);
   return files;
 }
 

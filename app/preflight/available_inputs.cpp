@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "app/output/image_preprocessor.hpp"
 #include "app/preflight/warnings.hpp"
 #include "app/session/data_of_stage.hpp"
 #include "app/training/stages.hpp"
@@ -70,6 +71,8 @@ AvailableInputs read_available_inputs(const Settings& settings) {
   const std::string& model = settings.model.path;
   if (inputs.files.tokenizer) inputs.tokenizer = load_tokenizer(settings);
   inputs.warnings = warnings_of_links(settings);
+  for (std::string& warning : warnings_of_preprocessor(settings))
+    inputs.warnings.push_back(std::move(warning));
   if (inputs.tokenizer)
     for (const std::string& warning : inputs.tokenizer->warnings())
       inputs.warnings.push_back(warning);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/preflight/warnings.hpp"
 
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -9,12 +8,10 @@
 #include <utility>
 
 #include "app/preflight/step_programs.hpp"
-#include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/schedule/schedule.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
-#include "core/codec/algorithms/recommended.hpp"
 #include "core/kernels/gemm/bf16_gemm.hpp"
 #include "core/text/tokenizer_files.hpp"
 
@@ -235,225 +232,6 @@ std::vector<std::string> warnings_of_links(const Settings& settings) {
     look(fs::is_directory(path, error) ? path.string() : (path.parent_path() / "").string(), true);
   }
   return {warnings.begin(), warnings.end()};
-}
-
-namespace {
-
-/// A setting of a boundary: whether it has another value than where nothing was said of it, and
-/// what it takes to have an effect.
-struct Idle {
-  const char* key;
-  bool is_idle;
-  std::string wants;
-};
-
-std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& rate,
-                                const NetworkSettings& network, Direction direction) {
-  const CodecSettings usual, preset = recommended_settings(direction);
-  const auto changed = [&](auto member) {
-    return codec.*member != usual.*member && codec.*member != preset.*member;
-  };
-  const bool codes = sends_codes(codec), positions = sends_positions(codec);
-  const bool changes = sends_changes(codec);
-  const bool first_tiles = changes && codec.first_visit != FirstVisit::fp32;
-  const std::string any_codes =
-      "codec = \"directq\" or \"aqsgd\", or sparse.values = \"codes\" with \"topk\"";
-  const std::string any_topk = "codec = \"topk\" or \"aqsgd_topk\"";
-  const bool has_links =
-      !network.forward.empty() || !network.backward.empty() || !network.ranks.empty();
-  return {
-      {"topk", changed(&CodecSettings::topk) && !positions, any_topk},
-      {"sparse.values", changed(&CodecSettings::values) && !positions, any_topk},
-      {"bits", changed(&CodecSettings::bits) && (!codes || codec.rms_step > 0),
-       codes ? "quantizer.step = 0 and no rate" : any_codes},
-      {"quantizer.scale", changed(&CodecSettings::scale) && !codes, any_codes},
-      {"quantizer.tile",
-       changed(&CodecSettings::tile) && !first_tiles && !(codes && codec.scale == ScaleKind::tile),
-       codes ? "quantizer.scale = \"tile\"" : any_codes},
-      {"quantizer.step", changed(&CodecSettings::rms_step) && !codes, any_codes},
-      {"quantizer.rounding", changed(&CodecSettings::rounding) && !codes, any_codes},
-      {"quantizer.levels", changed(&CodecSettings::levels) && !codes, any_codes},
-      {"memory.first_visit", changed(&CodecSettings::first_visit) && !changes,
-       "codec = \"aqsgd\" or \"aqsgd_topk\""},
-      {"memory.first_visit_step",
-       changed(&CodecSettings::first_visit_step) &&
-           codec.first_visit_step != first_visit_step_of(rate.target_error) &&
-           !(changes && codec.first_visit == FirstVisit::steps),
-       "memory.first_visit = \"steps\""},
-      {"feedback.of", changed(&CodecSettings::feedback_of) && !has_feedback(codec),
-       "feedback.kind"},
-      {"quantizer.budget", rate.budget == BudgetSharing::time && !(rate.has_bits() && has_links),
-       rate.has_bits() ? "a network.bandwidth" : "rate"},
-  };
-}
-
-/// True if no direction holds the error that codec = "auto" derives from boundary.error.
-bool is_error_idle(const Settings& settings) {
-  const double error = settings.auto_error;
-  const auto is_held = [error](const RateSettings& rate, Direction direction) {
-    return rate.target_error == recommended_target(direction, error);
-  };
-  return error != kRecommendedError && !is_held(settings.forward_rate, Direction::forward) &&
-         !is_held(settings.backward_rate, Direction::backward);
-}
-
-/// Returns the settings that boundary.move_memories lacks; empty: it has an effect.
-std::string missing_for_moves(const Settings& settings) {
-  if (settings.data.kind != DataKind::images) return "data.kind = \"images\"";
-  if (!pipeline_options(settings).moves.has_any())
-    return settings.move_memories == MovedBy::crops ? "data.images.padding"
-                                                    : "data.images.padding or data.images.flip";
-  if (!has_memory_of_samples(settings.forward) && !has_memory_of_samples(settings.backward))
-    return "boundary.forward.codec = \"aqsgd\" or \"aqsgd_topk\", or feedback.kind with "
-           "feedback.of = \"sample\"";
-  return {};
-}
-
-}  // namespace
-
-std::vector<std::string> warnings_without_effect(const Settings& settings) {
-  std::vector<std::string> warnings;
-  if (settings.data.images.padding > 0 && settings.data.kind != DataKind::images)
-    warnings.emplace_back("data.images.padding has no effect: it requires data.kind = \"images\"");
-  const ReplicaSettings& replicas = settings.replicas;
-  if (replicas.topk != ReplicaSettings().topk && replicas.codec != ReplicaCodec::topk)
-    warnings.emplace_back("replicas.topk has no effect: it requires replicas.codec = \"topk\"");
-  if (replicas.bits != ReplicaSettings().bits && !has_errors(replicas.codec))
-    warnings.emplace_back(
-        "replicas.bits has no effect: it requires replicas.codec = \"quantized\", \"topk\" or "
-        "\"adam_moment\"");
-  if (settings.pipeline.stages == 1) return warnings;
-  if (is_error_idle(settings))
-    warnings.emplace_back(
-        "boundary.error has no effect: it requires codec = \"auto\" in boundary.forward or "
-        "boundary.backward, without rate or quantizer.error there");
-  for (const Direction direction : {Direction::forward, Direction::backward}) {
-    const bool forward = direction == Direction::forward;
-    const CodecSettings& codec = forward ? settings.forward : settings.backward;
-    if (codec.kind == CodecKind::none) continue;
-    const std::string section = std::string("boundary.") + name_of(direction) + ".";
-    for (const Idle& idle :
-         idle_settings(codec, forward ? settings.forward_rate : settings.backward_rate,
-                       settings.network, direction))
-      if (idle.is_idle)
-        warnings.push_back(section + idle.key + " has no effect: it requires " + idle.wants);
-  }
-  if (settings.move_memories != MovedBy::nothing)
-    if (const std::string missing = missing_for_moves(settings); !missing.empty())
-      warnings.push_back("boundary.move_memories has no effect: it requires " + missing);
-  if (settings.evaluation.changes != EvaluationSettings().changes) {
-    std::string wants;
-    if (!settings.evaluation.has(EvaluationMode::codec))
-      wants = "evaluation.boundary = \"codec\" or \"both\"";
-    else if (settings.forward.kind != CodecKind::none && !sends_changes(settings.forward))
-      wants = "boundary.forward.codec = \"aqsgd\" or \"aqsgd_topk\"";
-    if (!wants.empty())
-      warnings.push_back("evaluation.changes has no effect: it requires " + wants);
-  }
-  return warnings;
-}
-
-namespace {
-
-/// Targets are met by their mean; so much is left to the last messages.
-constexpr double kTolerance = 0.03;
-
-std::string percent_of_messages(double messages, const StepTotals& totals) {
-  return number_text("%.0f", 100 * messages / totals.steered) + " % of the messages had the ";
-}
-
-/// Reason for a missed target: steps are at the end of their range.
-std::string reason_of(const StepTarget& target, const StepTotals& totals, bool wants_larger_steps) {
-  if (totals.steered == 0)
-    return "no message had steps of the RMS: first visits have formats of their own";
-  const double stuck = wants_larger_steps ? totals.at_most : totals.at_least;
-  if (stuck == 0) return "the run was too short to make up for its first messages";
-  return percent_of_messages(stuck, totals) +
-         (wants_larger_steps ? "largest step, " + number_text("%g", target.largest_step)
-                             : "least step, " + number_text("%g", kLeastChosenStep));
-}
-
-std::string missed(const std::string& key, double target, int boundary, double reached,
-                   const char* unit, const std::string& reason) {
-  return key + " = " + number_text("%g", target) + " was missed at boundary " +
-         std::to_string(boundary) + ": " + number_text("%.3g", reached) + unit + "; " + reason;
-}
-
-}  // namespace
-
-std::vector<std::string> warnings_of_targets(const Settings& settings,
-                                             std::span<const double> step_totals) {
-  std::vector<std::string> warnings;
-  const PipelineOptions options = pipeline_options(settings);
-  for (const bool backward : {false, true})
-    for (int boundary = 0; boundary + 1 < settings.pipeline.stages; ++boundary) {
-      const StepTarget target = step_target(options, 0, boundary, backward);
-      const StepTotals totals = step_totals_of(step_totals, boundary, backward);
-      const std::string section = backward ? "boundary.backward" : "boundary.forward";
-      if (target.bits > 0 && totals.values > 0) {
-        const double bits = totals.bits / totals.values;
-        if (std::abs(bits / target.bits - 1) > kTolerance)
-          warnings.push_back(missed(section + ".rate", target.bits, boundary, bits,
-                                    " bits per value were sent",
-                                    reason_of(target, totals, bits > target.bits)));
-      }
-      // An error below the target is no miss.
-      if (target.error > 0 && totals.signal2 > 0) {
-        const double error = std::sqrt(totals.error2 / totals.signal2);
-        if (error > target.error * (1 + kTolerance))
-          warnings.push_back(missed(section + ".quantizer.error", target.error, boundary, error,
-                                    " was the relative error", reason_of(target, totals, false)));
-      }
-    }
-  return warnings;
-}
-
-namespace {
-
-/// The remedy for an error that is too large.
-std::string remedy_of(const CodecSettings& codec, const RateSettings& rate,
-                      const std::string& section) {
-  if (sends_positions(codec)) return "set a larger " + section + "topk";
-  if (rate.has_bits()) return "set a larger " + section + "rate";
-  if (rate.target_error > 0)
-    return "set a smaller " + section + "quantizer.error than " +
-           number_text("%g", rate.target_error);
-  if (codec.rms_step > 0) return "set " + section + "quantizer.error, or a smaller quantizer.step";
-  return "set more " + section + "bits";
-}
-
-}  // namespace
-
-ErrorWatch::ErrorWatch(const Settings& settings)
-    : settings_(settings),
-      forward_(static_cast<std::size_t>(settings.pipeline.stages - 1)),
-      backward_(forward_.size()) {}
-
-std::vector<std::string> ErrorWatch::look_at(const StepRecord& record) {
-  std::vector<std::string> warnings;
-  for (const bool backward : {false, true}) {
-    const std::vector<double>& errors = (backward ? record.backward : record.forward).error;
-    const CodecSettings& codec = backward ? settings_.backward : settings_.forward;
-    for (std::size_t b = 0; b < errors.size(); ++b) {
-      Seen& seen = (backward ? backward_ : forward_)[b];
-      if (std::isnan(errors[b])) continue;  // not measured
-      if (errors[b] <= kLargestError) {
-        seen.large_since = 0;
-      } else if (seen.large_since == 0) {
-        seen.large_since = record.step;
-      } else if (!seen.is_said) {
-        seen.is_said = true;
-        const std::string section = backward ? "boundary.backward." : "boundary.forward.";
-        warnings.push_back(
-            (backward ? "gradients" : "activations") + std::string(" at boundary ") +
-            std::to_string(b) + " arrive with a relative error of " +
-            number_text("%.2f", errors[b]) + " (steps " + std::to_string(seen.large_since) +
-            " to " + std::to_string(record.step) + "), from which models learn little; " +
-            remedy_of(codec, backward ? settings_.backward_rate : settings_.forward_rate, section));
-      }
-    }
-  }
-  return warnings;
 }
 
 void print_warnings(const std::vector<std::string>& warnings) {

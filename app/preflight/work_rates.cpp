@@ -13,6 +13,7 @@
 #include "app/preflight/message_sizes.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "core/base/error.hpp"
+#include "core/base/number_text.hpp"
 #include "core/files/hdf5.hpp"
 
 namespace deltapipe {
@@ -212,11 +213,17 @@ WorkRates measured_rates(const Settings& settings, const Model& model,
 
 WorkRates work_rates(const Settings& settings, const Model& model,
                      const std::vector<int>& partition, int most_tokens, const MeanTokens& mean) {
+  constexpr double kLeast = 1e3;
   const PlanSettings& plan = settings.plan;
   WorkRates rates;
   if (!plan.run.empty())
     rates = measured_rates(settings, model, partition, most_tokens, mean);
-  else if (constexpr double kLeast = 1e3; plan.flops >= kLeast)
+  else if (plan.flops > 0 && plan.flops < kLeast)
+    throw UserError({.what = "plan.flops is too small for the rate of a rank",
+                     .value = number_text("%g", plan.flops) + " flop/s",
+                     .remedy = "write the rate with its prefix, as \"10 Tflop/s\"",
+                     .keys = {"plan.flops"}});
+  else if (plan.flops > 0)
     rates = {.flops = {plan.flops}, .source = "plan.flops"};
   else
     throw UserError({.what = "a plan requires the rate at which ranks compute",

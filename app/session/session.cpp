@@ -6,6 +6,7 @@
 #include <limits>
 #include <sstream>
 
+#include "app/output/image_preprocessor.hpp"
 #include "app/preflight/warnings.hpp"
 #include "app/session/frozen_parameters.hpp"
 #include "app/session/input_files.hpp"
@@ -174,18 +175,6 @@ void check_shares_of_time(const Settings& settings, const Model& model,
   }
 }
 
-/// Replicas would have statistics of their own.
-void check_statistics(const Settings& settings, const Model& model) {
-  if (settings.pipeline.replicas == 1) return;
-  for (const ParameterInfo& p : model.parameters({0, model.shape().blocks, true, true}))
-    if (p.statistic)
-      throw UserError({.what = "replicas do not share the statistics of batch normalisation",
-                       .value = std::to_string(settings.pipeline.replicas) + " replicas, " +
-                                model.description(),
-                       .remedy = "set pipeline.replicas to 1",
-                       .keys = {"pipeline.replicas"}});
-}
-
 }  // namespace
 
 ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) {
@@ -194,7 +183,6 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
   if (settings.training.optimizer.relative_embeddings) model->train_relative_embeddings();
   freeze_parameters(settings.training.optimizer.frozen, *model);
   const ModelShape shape = model->shape();
-  check_statistics(settings, *model);
   const int tokens =
       settings.data.sequence_length > 0 ? settings.data.sequence_length : shape.positions;
   if (tokens > shape.positions)
@@ -241,6 +229,8 @@ ModelPlan plan_model(const Settings& settings) {
   std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
   const bool is_new = settings.model.path.empty();
   std::vector<std::string> warnings = warnings_of_links(settings);
+  for (std::string& warning : warnings_of_preprocessor(settings))
+    warnings.push_back(std::move(warning));
   if (tokenizer)
     warnings.insert(warnings.end(), tokenizer->warnings().begin(), tokenizer->warnings().end());
   std::optional<SafetensorsReader> weights;

@@ -6,6 +6,7 @@ ViT and a ResNet, augmentation, training, restart, evaluation and predictions.""
 import csv
 import gzip
 import json
+import re
 import shutil
 import struct
 import subprocess
@@ -103,6 +104,30 @@ print(json.dumps(logits.softmax(-1).tolist()))
         self.assertEqual(made.returncode, 0, made.stderr)
         np.testing.assert_allclose(probabilities, json.loads(made.stdout.splitlines()[-1]),
                                    rtol=rtol, atol=atol)
+
+    def test_preprocessor(self):
+        def written(name, *overrides):
+            self.train(self.deck(training={"steps": 1}), name, 1, overrides)
+            return json.loads(
+                (self.output(name) / "model/preprocessor_config.json").read_text())
+
+        cropped = written("cropped", "data.images.mean=0.25", "data.images.deviation=0.125")
+        self.assertEqual((cropped["size"], cropped["crop_size"]),
+                         ({"shortest_edge": SIDE}, {"height": SIDE, "width": SIDE}))
+        self.assertEqual((cropped["image_mean"], cropped["image_std"]), ([0.25], [0.125]))
+        self.assertAlmostEqual(cropped["rescale_factor"], 1 / 255)
+        path = f"model.path={self.output('cropped') / 'model'}"
+        said = self.succeed(["check", self.deck_file(self.deck()), path]).err
+        self.assertIn("data.images.mean = [0.25] and data.images.deviation = [0.125]", said)
+        same = ["data.images.mean=0.25", "data.images.deviation=0.125"]
+        said = self.succeed(["check", self.deck_file(self.deck()), path, *same]).err
+        self.assertNotIn("other values", said)
+        stretched = written("stretched", path, "data.images.fit=stretch", "data.images.mean=0.5")
+        self.assertEqual(stretched["size"], {"height": SIDE, "width": SIDE})
+        self.assertEqual((stretched["image_mean"], stretched["image_std"]), ([0.5], [0.5]))
+        (self.output("cropped") / "model/preprocessor_config.json").write_text("{")
+        self.assert_stops(support.run(["check", self.deck_file(self.deck()), path]),
+                          "preprocessor_config.json")
 
     def test_stages_change_nothing(self):
         self.check_stages(lambda keys: self.deck(pipeline=keys))
@@ -501,11 +526,64 @@ class Resnet(Images):
                              .steps["forward_error"][40:]) for moves in ("crops", "none")]
         self.assertLess(errors[0], 0.8 * errors[1])
 
-    def test_replicas(self):
-        self.assert_stops(
-            support.run(["train", self.deck_file(self.deck()), "pipeline.replicas=2",
-                         f"output.directory={self.output('replicas')}"], 2),
-            "replicas do not share the statistics of batch normalisation")
+    def statistics(self, name):
+        header, data = support.read_safetensors(self.output(name) / "model/model.safetensors")
+        return {key: np.frombuffer(data[slice(*about["data_offsets"])], "<f4")
+                for key, about in header.items() if ".running_" in key}
+
+    def test_replicas_average_statistics(self):
+        """Without learning, statistics depend on the images alone: those of replicas, which see the
+        even and the odd images, are averaged."""
+        images, labels = images_and_labels(48, seed=3)
+        for name, part in (("all", slice(None)), ("even", slice(0, None, 2)),
+                           ("odd", slice(1, None, 2))):
+            for kind, magic, data in (("images-idx3", 0x803, images[part]),
+                                      ("labels-idx1", 0x801, labels[part])):
+                header = struct.pack(f">{1 + data.ndim}I", magic, *data.shape)
+                (self.place / f"{name}-{kind}-ubyte").write_bytes(header + data.tobytes())
+
+        def deck(images):
+            return self.deck(data={"train": [str(self.place / f"{images}-images-idx3-ubyte")],
+                                   "shuffle": False},
+                             data__images={"padding": 0, "flip": False},
+                             training={"steps": 4}, training__optimizer={"learning_rate": 1e-30})
+
+        for half in ("even", "odd"):
+            self.train(deck(half), half, 1)
+        even, odd = self.statistics("even"), self.statistics("odd")
+        self.assertGreater(len(even), 10)
+        two = ["pipeline.stages=2"]
+        quantized = ["replicas.codec=quantized", "replicas.bits=2"]
+        for name, ranks, keys in (
+                ("plain", 2, []), ("stages", 4, two), ("coded", 2, quantized),
+                ("frozen", 4, [*two, 'training.optimizer.frozen=["embedder"]']),
+                ("local", 2, ["replicas.local_steps=2", *quantized]),
+                ("moments", 2, ["replicas.codec=adam_moment", "replicas.warmup_epochs=0.2"])):
+            with self.subTest(name):
+                keys = ["pipeline.replicas=2", "pipeline.verify_replicas=1", *keys]
+                run = self.train(deck("all"), name, ranks, keys)
+                for key, values in self.statistics(name).items():
+                    np.testing.assert_allclose(values, (even[key] + odd[key]) / 2, rtol=1e-5,
+                                               atol=1e-7, err_msg=f"{name}: {key}")
+                said = self.succeed(["check", self.deck_file(deck("all")), *keys]).out
+                planned = [int(number.replace(",", "")) for number in re.findall(
+                    r"(?m)^# sums over replicas, rank \d+ +([\d,]+);", said)]
+                self.assertEqual(planned, run.steps["replica_bytes"].sum(axis=0).tolist())
+
+    def test_a_replica_without_images_keeps_its_statistics(self):
+        """The last step of an epoch has images for one of two replicas."""
+        data = write_idx(self.place, "few", 9)
+        deck = self.deck(data={"train": [str(data)], "validation": []},
+                         training={"steps": 6, "micro_batches": 1}, pipeline={"replicas": 2})
+        run = self.train(deck, "few", 2, ["pipeline.verify_replicas=1"])
+        self.assertTrue(np.isfinite(run.losses).all())
+
+    def test_replicas_restart_with_the_same_bits(self):
+        self.check_restart(self.deck(
+            pipeline={"replicas": 2}, training={"steps": 40}, network={"wire": "rank"},
+            replicas={"codec": "quantized", "bits": 4, "local_steps": 4},
+            training__optimizer={"name": "sgd", "learning_rate": 0.02, "momentum": 0.9},
+            output={"overwrite": False}))
 
     def test_predictions_are_those_of_transformers(self):
         # The last boundary has 2 x 2 pixels, whose mean is classified.

@@ -172,6 +172,7 @@ class Plan(support.TestCase):
     def test_mistakes(self):
         deck = self.deck_file(self.deck())
         for arguments, parts in ((["plan.flops=0"], ["requires the rate", "plan.run"]),
+                                 (["plan.flops=10"], ["too small", "10 Tflop/s"]),
                                  (["plan.flops=fast"], ["plan.flops", "Tflop/s"]),
                                  (["plan.flops=-1"], ["plan.flops"]),
                                  (["--bandwidth", "10 parsecs"], ["plan.bandwidths", "Mbit/s"]),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/checkpoint/restart.hpp"
+#include "app/checkpoint/restart_deck.hpp"
 #include "app/deck/nearest.hpp"
 #include "app/deck/units.hpp"
 #include "core/base/error.hpp"
@@ -502,6 +503,7 @@ TEST_CASE("a wrong override names its argument") {
        {"pipeline.gpu_aware=true"},
        {"unknown key 'gpu_aware'", "did you mean 'gpu_aware_mpi'?"}},
       {"", {"pipeline.stages_per=2"}, {"did you mean 'stages_per_rank'?"}},
+      {"", {"replicas.top_k=0.1"}, {"did you mean 'topk'?"}},
       {"", {"training.batch_size=2"}, {"did you mean 'micro_batch_size'?"}},
       {"", {"pipeline.step_=2"}, {"unknown key 'step_'", "did you mean 'step_timeout'?"}},
       {"",

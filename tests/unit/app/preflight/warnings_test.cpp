@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include "app/deck/deck.hpp"
+#include "app/preflight/idle_settings.hpp"
+#include "app/preflight/target_warnings.hpp"
 #include "comm/pipeline/pipeline.hpp"
 #include "core/kernels/gemm/bf16_gemm.hpp"
 
@@ -155,6 +157,22 @@ TEST_CASE("settings without effect are warned of, with what they want") {
   has(told_of(two + "\"auto\"" + error),
       "boundary.error has no effect: it requires codec = \"auto\"");
   CHECK(told_of(two + "\"auto\"" + error + "\nboundary.backward.codec = \"auto\"").empty());
+}
+
+TEST_CASE("settings of replicas and links that join nothing are warned of") {
+  const std::string replicas = "pipeline.replicas = 2\n";
+  CHECK(told_of("replicas.codec = \"topk\"") ==
+        "replicas.codec has no effect: it requires pipeline.replicas = 2 or more");
+  CHECK(told_of("replicas.codec = \"adam_moment\"\nreplicas.warmup_epochs = 1").empty());
+  CHECK(told_of(replicas + "replicas.codec = \"topk\"").empty());
+  CHECK(told_of("replicas.local_steps = 4\ntraining.evaluate_every = 4").empty());
+  CHECK(told_of("network.bandwidth = 1e6").find("set pipeline.stages") != std::string::npos);
+  CHECK(told_of(replicas + "network.latency = 0.1").find("[network.replicas]") !=
+        std::string::npos);
+  CHECK(told_of(replicas + "network.latency = 0.1\nnetwork.wire = \"rank\"").empty());
+  CHECK(told_of("network.latency = 0.1\nnetwork.wire = \"rank\"").find("[network]") == 0);
+  CHECK(told_of("network.replicas.latency = 0.1").find("[network.replicas] has no effect") == 0);
+  CHECK(told_of(replicas + "network.replicas.latency = 0.1").empty());
 }
 
 TEST_CASE("memories that nothing moves are warned of") {

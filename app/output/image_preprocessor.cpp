@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "app/output/image_preprocessor.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "core/base/printable.hpp"
+#include "core/files/input_file.hpp"
+#include "core/files/json.hpp"
+
+namespace deltapipe {
+
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr const char* kFile = "preprocessor_config.json";
+
+/// One value for each channel.
+std::vector<double> by_channel(const std::vector<double>& values, int channels) {
+  return values.size() == 1
+             ? std::vector<double>(static_cast<std::size_t>(channels), values.front())
+             : values;
+}
+
+/// Returns the numbers of a list in the file; nothing: it has no such list.
+std::optional<std::vector<double>> numbers(const Json& file, const char* key) {
+  const auto list = file.find(key);
+  if (list == file.end() || !list->is_array() ||
+      !std::ranges::all_of(*list, [](const Json& value) { return value.is_number(); }))
+    return std::nullopt;
+  return list->get<std::vector<double>>();
+}
+
+bool is_near(const std::vector<double>& a, const std::vector<double>& b) {
+  constexpr double kRounding = 1e-3;  // of decks, which repeat published values
+  return std::ranges::equal(a, b, [](double x, double y) { return std::abs(x - y) <= kRounding; });
+}
+
+}  // namespace
+
+void add_image_preprocessor(const ImageSettings& settings, const ImageShape& shape,
+                            std::vector<KeptFile>& files) {
+  constexpr int kBilinear = 2;  // PIL.Image.Resampling
+  // Only squares are resized by their shorter edge and cropped.
+  const bool crops = settings.fit == ImageFit::crop && shape.height == shape.width;
+  const OrderedJson size = {{"height", shape.height}, {"width", shape.width}};
+  OrderedJson json;
+  json["image_processor_type"] = crops ? "BitImageProcessor" : "ViTImageProcessor";
+  json["do_resize"] = true;
+  json["resample"] = kBilinear;
+  json["size"] = crops ? OrderedJson{{"shortest_edge", shape.height}} : size;
+  if (crops) {
+    json["do_center_crop"] = true;
+    json["crop_size"] = size;
+  }
+  json["do_rescale"] = true;
+  json["rescale_factor"] = 1.0 / 255;
+  json["do_normalize"] = true;
+  json["image_mean"] = by_channel(settings.mean, shape.channels);
+  json["image_std"] = by_channel(settings.deviation, shape.channels);
+  if (shape.channels == 3) json["do_convert_rgb"] = true;
+  std::erase_if(files, [](const KeptFile& file) { return file.name == kFile; });
+  files.push_back({kFile, json.dump(2) + "\n"});
+}
+
+std::vector<std::string> warnings_of_preprocessor(const Settings& settings) {
+  if (settings.model.path.empty() || settings.data.kind != DataKind::images) return {};
+  const std::string path = settings.model.path + "/" + kFile;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return {};
+  const Json file = read_json_file(path, file_limit::model_config);
+  if (!file.is_object()) return {};
+  std::string keys;
+  const ImageSettings& images = settings.data.images;
+  for (const auto& [key, name, own] :
+       {std::tuple{"image_mean", "data.images.mean", &images.mean},
+        std::tuple{"image_std", "data.images.deviation", &images.deviation}}) {
+    const std::optional<std::vector<double>> given = numbers(file, key);
+    if (!given || given->empty() ||
+        is_near(by_channel(*own, static_cast<int>(given->size())), *given))
+      continue;
+    keys += (keys.empty() ? "" : " and ") + std::string(name) + " = " + Json(*given).dump();
+  }
+  if (keys.empty()) return {};
+  return {"the model was trained with other values: " + printable(path, 200) + " has " +
+          printable(keys, 200) + "; set them in the deck"};
+}
+
+}  // namespace deltapipe
