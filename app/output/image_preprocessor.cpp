@@ -37,6 +37,14 @@ std::optional<std::vector<double>> numbers(const Json& file, const char* key) {
   return list->get<std::vector<double>>();
 }
 
+/// Returns true if the file's numbers are those of values from 0 to 1.
+bool normalizes_as_here(const Json& file) {
+  const auto normalizes = file.find("do_normalize"), factor = file.find("rescale_factor");
+  if (normalizes != file.end() && *normalizes == false) return false;
+  return factor == file.end() || !factor->is_number() ||
+         std::abs(factor->get<double>() * 255 - 1) < 1e-3;
+}
+
 bool is_near(const std::vector<double>& a, const std::vector<double>& b) {
   constexpr double kRounding = 1e-3;  // of decks, which repeat published values
   return std::ranges::equal(a, b, [](double x, double y) { return std::abs(x - y) <= kRounding; });
@@ -64,7 +72,7 @@ void add_image_preprocessor(const ImageSettings& settings, const ImageShape& sha
   json["do_normalize"] = true;
   json["image_mean"] = by_channel(settings.mean, shape.channels);
   json["image_std"] = by_channel(settings.deviation, shape.channels);
-  if (shape.channels == 3) json["do_convert_rgb"] = true;
+  json["do_convert_rgb"] = shape.channels == 3;
   std::erase_if(files, [](const KeptFile& file) { return file.name == kFile; });
   files.push_back({kFile, json.dump(2) + "\n"});
 }
@@ -75,7 +83,7 @@ std::vector<std::string> warnings_of_preprocessor(const Settings& settings) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
   const Json file = read_json_file(path, file_limit::model_config);
-  if (!file.is_object()) return {};
+  if (!file.is_object() || !normalizes_as_here(file)) return {};
   std::string keys;
   const ImageSettings& images = settings.data.images;
   for (const auto& [key, name, own] :

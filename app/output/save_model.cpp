@@ -40,7 +40,8 @@ std::vector<std::vector<ParameterInfo>> parameters_by_stage(const ModelPlan& pla
 
 /// True for files of a model directory, which a new model may replace.
 bool is_model_file(const std::string& name) {
-  constexpr std::array<std::string_view, 3> names = {"config.json", "generation_config.json",
+  constexpr std::array<std::string_view, 4> names = {"config.json", "generation_config.json",
+                                                     "preprocessor_config.json",
                                                      "model.safetensors.index.json"};
   return std::find(names.begin(), names.end(), name) != names.end() || is_tokenizer_file(name) ||
          name.ends_with(".safetensors");

@@ -3,8 +3,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <string>
+#include <utility>
 
 #include "comm/replicas/reduce_scatter_sum.hpp"
+#include "core/base/observe/trace.hpp"
 #include "core/kernels/add_values.hpp"
 
 namespace deltapipe {
@@ -51,7 +55,8 @@ std::vector<std::size_t> sizes_of(const std::vector<SumBucket>& buckets) {
 
 StageSums::StageSums(const PipelineOptions& options, const PipelineShape& shape,
                      const PipelineRank& rank, int local, Stage<float>& stage)
-    : instances_(rank.instances),
+    : progress_(rank.progress),
+      instances_(rank.instances),
       settings_(options.replicas),
       steps_(shape.steps),
       rank_(rank.grid.pipeline_rank()),
@@ -59,23 +64,23 @@ StageSums::StageSums(const PipelineOptions& options, const PipelineShape& shape,
       replicas_(rank.grid.replicas()),
       parameters_(stage.parameters()) {
   const auto make = [&](const std::vector<SumBucket>& buckets, const ReplicaSettings& settings,
-                        int number) {
+                        int number, const char* what) {
     return std::make_unique<ReduceScatterSum>(
         rank.progress,
         ReduceScatterSum::Place{rank.grid.stage(local), rank.grid.stage_comm(local),
-                                rank.links.to_replicas(), number * ReduceScatterSum::kTags},
+                                rank.links.to_replicas(), number * ReduceScatterSum::kTags, what},
         buckets, settings, options.pipeline.payload_memory());
   };
   if (shape.training) gradients_ = gradient_buckets(stage);
-  gradient_sum_ = make(gradients_, settings_.of_gradients(), 0);
+  gradient_sum_ = make(gradients_, settings_.of_gradients(), 0, "gradients");
   if (!shape.training || replicas_ == 1) return;
   if (settings_.codec == ReplicaCodec::adam_moment) {
     moments_ = moment_buckets(parameters_, gradients_);
     moment_bytes_ = replica_sum_bytes(sizes_of(moments_), replicas_, settings_.of_moments());
-    moment_sum_ = make(moments_, settings_.of_moments(), 1);
+    moment_sum_ = make(moments_, settings_.of_moments(), 1, "moments");
   }
   if (parameters_.statistic_size() > 0)
-    statistic_sum_ = make({{0, parameters_.statistics()}}, {}, 2);
+    statistic_sum_ = make({{0, parameters_.statistics()}}, {}, 2, "statistics");
 }
 
 void StageSums::begin(std::uint64_t steps_done, double epoch, bool measures_errors) {
@@ -107,18 +112,18 @@ void StageSums::clear_padding(const SumBucket& bucket) {
 }
 
 void StageSums::start(int bucket) {
+  if (settings_.local_steps == 0) start_statistics();  // the passes forward are complete
   const auto gradients = std::ranges::find(gradients_, bucket, &SumBucket::id);
   if (gradients == gradients_.end() || !sums_gradients()) return;
   clear_padding(*gradients);
-  start_statistics();  // the passes forward are complete
   order_after(instances_.copy, instances_.compute);
   gradient_sum_->start(instances_.copy, bucket);
 }
 
 void StageSums::start_zeros() {
   Kokkos::deep_copy(instances_.compute, parameters_.all_gradients(), 0.0f);
+  if (settings_.local_steps == 0) start_statistics();
   if (!sums_gradients()) return;
-  start_statistics();
   order_after(instances_.copy, instances_.compute);
   gradient_sum_->start_all(instances_.copy);
 }
@@ -130,13 +135,36 @@ void StageSums::poll() {
 
 void StageSums::finish() {
   if (settings_.local_steps > 0) return;
-  start_statistics();  // of a stage whose gradients are not summed
-  if (sums_gradients()) finish(*gradient_sum_);
-  finish_statistics();
+  start_statistics();  // of a stage without gradients
+  finish({sums_gradients() ? gradient_sum_.get() : nullptr, statistic_sum_.get()});
 }
 
-void StageSums::finish(ReplicaSum& sum) {
-  sum.finish(instances_.copy);
+void StageSums::finish(std::vector<ReplicaSum*> sums) {
+  std::erase(sums, nullptr);
+  {
+    const ActivityScope waiting(progress_.account(), Activity::replicas);
+    const TimePoint begin = Clock::now();
+    const auto missing = [&]() -> std::string {
+      std::string name;
+      for (const ReplicaSum* sum : sums) {
+        if (sum->is_complete()) continue;
+        name = sum->missing_message();
+        if (name.empty()) break;
+      }
+      return name;
+    };
+    const auto is_complete = [](const ReplicaSum* sum) { return sum->is_complete(); };
+    while (!std::ranges::all_of(sums, is_complete)) {
+      progress_.wait_while(missing);
+      for (ReplicaSum* sum : sums) sum->poll(instances_.copy);
+    }
+    TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for sums over replicas",
+                                     begin, Clock::now());
+  }
+  for (ReplicaSum* sum : sums) sum->finish(instances_.copy);
+  if (statistic_sum_ && std::exchange(has_started_statistics_, false))
+    divide_values("deltapipe::StageSums::meanStatistics", instances_.copy,
+                  static_cast<float>(replicas_), VectorRef<float>(parameters_.statistics()));
   order_after(instances_.compute, instances_.copy);
 }
 
@@ -145,15 +173,6 @@ void StageSums::start_statistics() {
   has_started_statistics_ = true;
   order_after(instances_.copy, instances_.compute);
   statistic_sum_->start_all(instances_.copy);
-}
-
-void StageSums::finish_statistics() {
-  if (!statistic_sum_) return;
-  has_started_statistics_ = false;
-  statistic_sum_->finish(instances_.copy);
-  divide_values("deltapipe::StageSums::meanStatistics", instances_.copy,
-                static_cast<float>(replicas_), VectorRef<float>(parameters_.statistics()));
-  order_after(instances_.compute, instances_.copy);
 }
 
 void StageSums::start_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buckets) {
@@ -165,7 +184,7 @@ void StageSums::start_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buc
 void StageSums::sum_moments() {
   if (!moment_sum_) return;
   start_at_once(*moment_sum_, moments_);
-  finish(*moment_sum_);
+  finish({moment_sum_.get()});
   const SumStatistics sums = moment_sum_->take_statistics(instances_.copy);
   if (sums.signal2 > 0) moment_errors_ = sums;
 }
@@ -174,8 +193,7 @@ void StageSums::sum_changes() {
   if (replicas_ == 1) return;
   start_at_once(*gradient_sum_, gradients_);
   start_statistics();
-  finish(*gradient_sum_);
-  finish_statistics();
+  finish({gradient_sum_.get(), statistic_sum_.get()});
 }
 
 void StageSums::take_measurements(StepMeasurements& into) {

@@ -18,9 +18,10 @@
 namespace deltapipe {
 
 /// Sums gradients in every step or, by the settings, AdamW's first moments or the changes of
-/// parameters. Each of these sums also averages the statistics of batch normalisation, in fp32. A
-/// statistic is linear in those of its batches: averages of later steps are the same as averages of
-/// every step.
+/// parameters. Whenever replicas exchange one of these, they also average the statistics of batch
+/// normalisation, in fp32. A statistic is linear in those of its batches: with as many
+/// micro-batches at all replicas, averages after several steps are the same as averages of every
+/// step.
 ///
 /// Work on the parameters is queued on the instance `compute`; sums run on `copy`.
 class StageSums {
@@ -43,7 +44,7 @@ class StageSums {
   void start_zeros();
   /// Continues the sums as far as that is possible without waiting.
   void poll();
-  /// Completes the step's sums of gradients.
+  /// Completes the step's sums of gradients and statistics.
   void finish();
   /// Sums the first moments, in place.
   void sum_moments();
@@ -59,10 +60,11 @@ class StageSums {
  private:
   void clear_padding(const SumBucket& bucket);
   void start_statistics();
-  void finish_statistics();
   void start_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buckets);
-  void finish(ReplicaSum& sum);
+  /// Completes these sums together; null: left out.
+  void finish(std::vector<ReplicaSum*> sums);
 
+  ProgressThread& progress_;
   const ExecutionInstances instances_;
   const ReplicaSettings settings_;
   const std::uint64_t steps_;  ///< of the run

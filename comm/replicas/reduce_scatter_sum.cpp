@@ -135,6 +135,7 @@ ReduceScatterSum::ReduceScatterSum(ProgressThread& progress, Place place,
                                    PayloadMemory memory)
     : progress_(progress),
       stage_(place.stage),
+      what_(place.what),
       on_device_(memory == PayloadMemory::device),
       buckets_(std::move(buckets)),
       settings_(settings) {
@@ -177,7 +178,7 @@ void ReduceScatterSum::open_channels(const Place& place, PayloadMemory memory) {
     return channel_options(what + " of stage " + std::to_string(stage_), settings_, chunks_,
                            memory);
   };
-  const ChannelOptions part = options("gradients"), sum = options("gradient sums");
+  const ChannelOptions part = options(what_), sum = options("sums of " + what_);
   const auto link = place.link ? place.link : std::make_shared<EmulatedLink>(LinkSettings());
   // The next replica first: all replicas together then send to different ones.
   for (int i = 1; i < replicas_; ++i) {
@@ -244,22 +245,18 @@ void ReduceScatterSum::finish(const ExecSpace& exec) {
                    "a bucket of gradients was not summed");
   if (chunks_.empty()) return;
   const ActivityScope waiting(progress_.account(), Activity::replicas);
-  const TimePoint begin = Clock::now();
   for (advance(exec); gathered_ < chunks_.size(); advance(exec)) {
     // Whatever comes first: a wait for one message would delay the others by a link's latency.
     progress_.wait_while([this] { return missing_message(); });
   }
-  TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for sums over replicas",
-                                   begin, Clock::now());
   ready_ = scattered_ = reduced_ = gathered_ = 0;
   ++step_;
   has_summed_ = true;
 }
 
-/// Returns the name of a message that the oldest chunk lacks; empty if some chunk can pass its next
-/// phase.
+/// The message is the oldest chunk's.
 std::string ReduceScatterSum::missing_message() const {
-  if (can_scatter() || can_reduce() || can_gather()) return {};
+  if (is_complete() || can_scatter() || can_reduce() || can_gather()) return {};
   const std::size_t oldest = gathered_;
   for (const auto& peer : peers_) {
     if (oldest == reduced_ && !peer->receive_part.has_message())
@@ -268,7 +265,7 @@ std::string ReduceScatterSum::missing_message() const {
         !peer->receive_sum.has_message())
       return peer->receive_sum.name_of_message();
   }
-  return "a buffer for gradients of stage " + std::to_string(stage_);
+  return "a buffer for " + what_ + " of stage " + std::to_string(stage_);
 }
 
 bool ReduceScatterSum::can_scatter() const {

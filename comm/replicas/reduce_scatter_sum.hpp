@@ -55,7 +55,8 @@ class ReduceScatterSum final : public ReplicaSum {
     MPI_Comm stage_comm;  ///< joins the replicas of the stage
     /// Link that the rank sends over; null: not emulated.
     std::shared_ptr<EmulatedLink> link;
-    int first_tag = 0;  ///< channel number; sums on one communicator are kTags apart
+    int first_tag = 0;               ///< channel number; sums on one communicator are kTags apart
+    std::string what = "gradients";  ///< for messages
   };
   static constexpr int kTags = 2;
 
@@ -70,6 +71,8 @@ class ReduceScatterSum final : public ReplicaSum {
   void start(const ExecSpace& exec, int bucket) override;
   void start_all(const ExecSpace& exec) override;
   void poll(const ExecSpace& exec) override;
+  std::string missing_message() const override;
+  bool is_complete() const override { return gathered_ == ready_; }
   void finish(const ExecSpace& exec) override;
   std::vector<StatePart> state(const ExecSpace& exec) override;
   void reset(const ExecSpace& exec) override;
@@ -106,7 +109,6 @@ class ReduceScatterSum final : public ReplicaSum {
   void reduce(const ExecSpace& exec, std::size_t chunk);
   void gather(const ExecSpace& exec, std::size_t chunk);
   void advance(const ExecSpace& exec);
-  std::string missing_message() const;
 
   std::uint8_t* memory_of(const HostBytes& host, const DeviceBytes& device) const;
   void send(const ExecSpace& exec, SendChannel& channel, const SendChannel::Buffer& buffer,
@@ -116,6 +118,7 @@ class ReduceScatterSum final : public ReplicaSum {
 
   ProgressThread& progress_;
   const int stage_;
+  const std::string what_;
   const bool on_device_;  ///< payloads
   const std::vector<SumBucket> buckets_;
   const ReplicaSettings settings_;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/base/parallel/views.hpp"
@@ -40,6 +41,10 @@ class ReplicaSum {
   virtual void start_all(const ExecSpace& exec) = 0;
   /// Continues started sums as far as that is possible without waiting.
   virtual void poll(const ExecSpace& exec) = 0;
+  /// Returns the name of a message that the started sums wait for; empty: they can continue, or are
+  /// complete.
+  virtual std::string missing_message() const = 0;
+  virtual bool is_complete() const = 0;
   /// Completes the sums of a step. Work that is queued on `exec` afterwards finds them (sums, not
   /// means) in the buckets. Throws InternalError if a bucket was not started in this step.
   virtual void finish(const ExecSpace& exec) = 0;

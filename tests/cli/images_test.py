@@ -116,6 +116,10 @@ print(json.dumps(logits.softmax(-1).tolist()))
                          ({"shortest_edge": SIDE}, {"height": SIDE, "width": SIDE}))
         self.assertEqual((cropped["image_mean"], cropped["image_std"]), ([0.25], [0.125]))
         self.assertAlmostEqual(cropped["rescale_factor"], 1 / 255)
+        self.assertFalse(cropped["do_convert_rgb"])  # images have one channel
+        written("cropped")
+        self.assertFalse((self.output("cropped") / "model.former").exists())
+        written("cropped", "data.images.mean=0.25", "data.images.deviation=0.125")
         path = f"model.path={self.output('cropped') / 'model'}"
         said = self.succeed(["check", self.deck_file(self.deck()), path]).err
         self.assertIn("data.images.mean = [0.25] and data.images.deviation = [0.125]", said)
@@ -570,7 +574,7 @@ class Resnet(Images):
                     r"(?m)^# sums over replicas, rank \d+ +([\d,]+);", said)]
                 self.assertEqual(planned, run.steps["replica_bytes"].sum(axis=0).tolist())
 
-    def test_a_replica_without_images_keeps_its_statistics(self):
+    def test_a_replica_without_images_takes_part(self):
         """The last step of an epoch has images for one of two replicas."""
         data = write_idx(self.place, "few", 9)
         deck = self.deck(data={"train": [str(data)], "validation": []},
