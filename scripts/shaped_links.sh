@@ -299,11 +299,15 @@ for ((i = 0; i < ranks; ++i)); do
   done
 done
 
-# Program that mpirun calls in place of ssh: agent HOST COMMAND.
+# Program that mpirun calls in place of ssh: agent HOST COMMAND. Every daemon has a session directory of its
+# own: in a common one, which other jobs of the machine make and remove, a daemon may end at its start, without a
+# word, and mpirun waits for it forever.
 cat >"$work/agent" <<AGENT
 #!/bin/sh
 host=\$1
 shift
+mkdir -p "$work/\$host"
+export TMPDIR="$work/\$host"
 exec ip netns exec $name-\$((\${host##*.} - 1)) sh -c "\$*"
 AGENT
 chmod +x "$work/agent"
@@ -321,7 +325,7 @@ echo "shaped_links: $ranks ranks, $(rate_of 0 1) from rank 0 to 1 and $(rate_of 
 # Open MPI's daemons give up after two attempts to reach mpirun, which then waits for them forever.
 # Over links that are just up, on a busy machine, they may need more.
 # btl_tcp_flags 1: large messages as plain sends; else two-way traffic often takes turns.
-ip netns exec "$name-0" mpirun --allow-run-as-root -n "$ranks" --host "${hosts#,}" \
+TMPDIR=$work ip netns exec "$name-0" mpirun --allow-run-as-root -n "$ranks" --host "${hosts#,}" \
   --bind-to none --mca plm rsh --mca plm_rsh_agent "$work/agent" --mca plm_rsh_no_tree_spawn 1 \
   --mca ras ^slurm --mca oob_tcp_if_include $network \
   --mca oob_tcp_peer_retries 20 --mca oob_tcp_retry_delay 1 \

@@ -123,7 +123,9 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
     check_data_of_restart(marker, data.train->fingerprint(), data.validation->fingerprint());
   }
   plan.weights.reset();
-  plan.kept_files = read_kept_files(settings, plan.model->shape().image, plan.warnings);
+  Settings former = settings;  // the run's normalisation is the model's
+  former.data.images = parse_stored_deck(marker.deck, "the checkpoint's deck").data.images;
+  plan.kept_files = read_kept_files(former, plan.model->shape().image, plan.warnings);
   print_warnings(plan.warnings);
   Stages stages;
   stages.push_back(plan.model->make_stage(stage_part(plan.partition, 0)));

@@ -14,7 +14,9 @@
 #include "app/deck/deck.hpp"
 #include "app/output/progress_display.hpp"
 #include "app/preflight/available_inputs.hpp"
+#include "app/preflight/idle_settings.hpp"
 #include "app/preflight/step_prediction.hpp"
+#include "app/preflight/warnings.hpp"
 #include "core/base/error.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
@@ -90,7 +92,11 @@ struct PlannedRun {
 PlannedRun plan_run(const Settings& settings) {
   PlannedRun run;
   run.settings = settings;
-  if (settings.pipeline.replicas == 1) run.settings.network.replicas = {};
+  // Links that join nothing have no bandwidth of the plan.
+  NetworkSettings& network = run.settings.network;
+  if (settings.pipeline.replicas == 1) network.replicas = {};
+  if (settings.pipeline.stages == 1 && network.wire == WireSharing::boundary)
+    network.forward = network.backward = {};
   run.inputs = read_available_inputs(settings);
   if (!run.inputs.model) require(run.inputs.files);
   run.model = plan_layout(settings, std::move(run.inputs.model));
@@ -161,6 +167,8 @@ Choice recommended(const PlannedRun& run, const PlannedCodec& codec,
   constexpr std::int64_t kMostPasses = 40000;
   constexpr double kEqual = 1.02;
   const Settings& deck = run.settings;
+  // Batches of batch normalisation are micro-batches: others train another model.
+  const int most = run.model.model->shape().normalized_rows > 0 ? 1 : 16;
   std::vector<std::string> schedules = {deck.pipeline.schedule};
   for (const char* const other : {"1f1b", "zb-h1"})
     if (deck.pipeline.stages_per_rank == 1 && other != deck.pipeline.schedule)
@@ -169,7 +177,7 @@ Choice recommended(const PlannedRun& run, const PlannedCodec& codec,
   std::vector<Choice> choices;
   for (int m = deck.training.micro_batches;
        std::int64_t{2} * m * deck.pipeline.stages <= kMostPasses &&
-       m <= 16 * deck.training.micro_batches;
+       m <= most * deck.training.micro_batches;
        m *= 2)
     for (const int in_flight : in_flights)
       for (const std::string& schedule : schedules) {
@@ -368,6 +376,7 @@ void print_table(const PlannedRun& run, const Plan& plan) {
 void run_plan(const Settings& settings, bool as_json) {
   const PlannedRun run = plan_run(settings);
   const Plan plan = make_plan(run);
+  print_warnings(warnings_without_effect(settings));
   if (as_json)
     print_json(run, plan);
   else

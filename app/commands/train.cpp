@@ -120,10 +120,21 @@ class TrainingLoop {
     } catch (const Diverged& diverged) {
       throw UserError({.what = diverged.mistake().what,
                        .value = diverged.mistake().value,
-                       .remedy = "lower training.optimizer.learning_rate, add warm-up steps, or "
-                                 "use more bits at the boundaries" +
-                                 way_back()});
+                       .remedy = "lower training.optimizer.learning_rate or add warm-up steps" +
+                                 remedy_of_codecs() + way_back()});
     }
+  }
+
+  /// Returns the settings of codecs that may make training diverge.
+  std::string remedy_of_codecs() const {
+    std::string remedy;
+    const auto loses = [](const CodecSettings& codec) { return codec.kind != CodecKind::none; };
+    if (settings_.pipeline.stages > 1 && (loses(settings_.forward) || loses(settings_.backward)))
+      remedy += ", or use more bits at the boundaries";
+    if (settings_.pipeline.replicas == 1) return remedy;
+    if (has_errors(settings_.replicas.codec)) remedy += ", or a larger replicas.bits";
+    if (settings_.replicas.local_steps > 0) remedy += ", or a smaller replicas.outer_learning_rate";
+    return remedy;
   }
 
   /// Returns the command that resumes from the last checkpoint after a divergence.

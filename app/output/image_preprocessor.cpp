@@ -28,9 +28,10 @@ std::vector<double> by_channel(const std::vector<double>& values, int channels) 
              : values;
 }
 
-/// Returns the numbers of a list in the file; nothing: it has no such list.
+/// Returns a number or a list of numbers in the file; nothing: it has neither.
 std::optional<std::vector<double>> numbers(const Json& file, const char* key) {
   const auto list = file.find(key);
+  if (list != file.end() && list->is_number()) return std::vector{list->get<double>()};
   if (list == file.end() || !list->is_array() ||
       !std::ranges::all_of(*list, [](const Json& value) { return value.is_number(); }))
     return std::nullopt;
@@ -39,8 +40,9 @@ std::optional<std::vector<double>> numbers(const Json& file, const char* key) {
 
 /// Returns true if the file's numbers are those of values from 0 to 1.
 bool normalizes_as_here(const Json& file) {
-  const auto normalizes = file.find("do_normalize"), factor = file.find("rescale_factor");
-  if (normalizes != file.end() && *normalizes == false) return false;
+  for (const char* const key : {"do_normalize", "do_rescale"})
+    if (const auto does = file.find(key); does != file.end() && *does == false) return false;
+  const auto factor = file.find("rescale_factor");
   return factor == file.end() || !factor->is_number() ||
          std::abs(factor->get<double>() * 255 - 1) < 1e-3;
 }

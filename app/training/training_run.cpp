@@ -42,14 +42,6 @@ struct StepSums {
   }
 };
 
-/// Returns the settings of sums over replicas that may make training diverge.
-std::string remedy_of_sums(const ReplicaSettings& settings) {
-  std::string remedy;
-  if (has_errors(settings.codec)) remedy += ", or a larger replicas.bits";
-  if (settings.local_steps > 0) remedy += ", or a smaller replicas.outer_learning_rate";
-  return remedy;
-}
-
 double sum_of(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
@@ -168,8 +160,7 @@ bool TrainingRun::update(const StepPlan& plan, const StepObserver& observer, Ste
          .value = "loss " + number_text("%g", record.loss) + ", gradient norm " +
                   number_text("%g", record.gradient_norm),
          .remedy = "lower the learning rate, add warm-up steps, or use more bits at the "
-                   "boundaries" +
-                   remedy_of_sums(plan_.pipeline.replicas)});
+                   "boundaries"});
   const ActivityScope activity(progress_.account(), Activity::compute);
   const TraceScope trace(TraceCategory::compute, "optimizer");
   const double clip = plan_.optimizer.clip_norm;

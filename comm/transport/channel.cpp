@@ -184,7 +184,8 @@ SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int 
     std::tie(source_rank_, target_rank_) = world_ranks(comm_, peer_);
   }
   buffers_.resize(static_cast<std::size_t>(options_.buffers));
-  for (MessageBuffer& message : buffers_) message.memory = allocate(options_);
+  for (MessageBuffer& message : buffers_)
+    message.memory = std::make_shared<const MessageMemory>(allocate(options_));
 }
 
 bool SendChannel::arrived(const MessageBuffer& message) const {
@@ -240,7 +241,7 @@ SendChannel::Buffer SendChannel::acquire() {
   message->lent = true;
   Buffer buffer;
   buffer.index = static_cast<int>(message - buffers_.begin());
-  show_payload(options_, message->memory, options_.max_payload_bytes, buffer);
+  show_payload(options_, *message->memory, options_.max_payload_bytes, buffer);
   return buffer;
 }
 
@@ -257,7 +258,7 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
   header.payload_bytes = payload_bytes;
   header.payload_memory = options_.payload_memory;
   if (!is_on_device(options_))
-    header.payload_checksum = checksum(message.memory.at(sizeof header), payload_bytes);
+    header.payload_checksum = checksum(message.memory->at(sizeof header), payload_bytes);
   const std::size_t bytes = message_bytes(payload_bytes);
   const TimePoint sent = Clock::now();
   header.sent_ns = nanoseconds_of(sent) + progress_.clock_offset().count();
@@ -281,10 +282,10 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
     const TimePoint started = link_start == TimePoint{} ? Clock::now() : link_start;
     header.started_ns = nanoseconds_of(started) + offset.count();
     seal(header);
-    std::memcpy(memory.at(0), &header, sizeof header);
+    std::memcpy(memory->at(0), &header, sizeof header);
     const auto send_piece = [&](std::size_t begin, std::size_t size, int its_tag) {
       requests.push_back(MPI_REQUEST_NULL);
-      DELTAPIPE_MPI(MPI_Isend(memory.at(begin), static_cast<int>(size), MPI_BYTE, peer, its_tag,
+      DELTAPIPE_MPI(MPI_Isend(memory->at(begin), static_cast<int>(size), MPI_BYTE, peer, its_tag,
                               comm, &requests.back()));
     };
     send_piece(0, first, first_tag(tag));

@@ -55,7 +55,8 @@ struct ChannelStatistics {
   double link_busy_seconds = 0;  ///< bytes / bandwidth, for senders with an emulated link
 };
 
-/// Memory of a message.
+/// Memory of a message. Threads share it by std::shared_ptr: Kokkos counts the references to a View
+/// atomically only if it was built for several threads.
 struct MessageMemory {
   HostBytes host;      ///< header, and a payload in the host's memory
   DeviceBytes device;  ///< a payload in device memory
@@ -104,7 +105,7 @@ class SendChannel {
 
  private:
   struct MessageBuffer {
-    MessageMemory memory;
+    std::shared_ptr<const MessageMemory> memory;
     Ticket ticket;
     TimePoint link_start{};
     TimePoint arrival{};  ///< given by the emulated link

@@ -574,6 +574,13 @@ class Resnet(Images):
                     r"(?m)^# sums over replicas, rank \d+ +([\d,]+);", said)]
                 self.assertEqual(planned, run.steps["replica_bytes"].sum(axis=0).tolist())
 
+    def test_a_plan_leaves_micro_batches_as_they_are(self):
+        said = self.succeed(["check", "--plan", self.deck_file(self.deck(
+            pipeline={"replicas": 2}, network={"bandwidth": "10 Mbit/s"})), "plan.flops=1 Gflop/s",
+            "--bandwidth", "1 Mbit/s"])
+        self.assertIn("training.micro_batches=2 training.micro_batch_size=3", said.out)
+        self.assertIn("[network] has no effect", said.err)
+
     def test_a_replica_without_images_takes_part(self):
         """The last step of an epoch has images for one of two replicas."""
         data = write_idx(self.place, "few", 9)
@@ -581,6 +588,26 @@ class Resnet(Images):
                          training={"steps": 6, "micro_batches": 1}, pipeline={"replicas": 2})
         run = self.train(deck, "few", 2, ["pipeline.verify_replicas=1"])
         self.assertTrue(np.isfinite(run.losses).all())
+
+    def test_replicas_that_diverge(self):
+        deck = self.deck(pipeline={"replicas": 2}, replicas={"codec": "quantized", "bits": 4},
+                         training={"steps": 60}, training__optimizer={
+                             "name": "sgd", "learning_rate": 1000, "clip_norm": 0})
+        stopped = support.run(["train", self.deck_file(deck),
+                               f"output.directory={self.output('diverged')}"], 2)
+        self.assert_stops(stopped, "no longer finite", "or a larger replicas.bits")
+        self.assertNotIn("boundaries", stopped.err)
+
+    def test_an_export_has_the_normalisation_of_the_run(self):
+        deck = self.deck_file(self.deck(checkpoint={"every_steps": 1, "milestone_every": 2},
+                                        training={"steps": 2}))
+        output = self.output("exported")
+        self.succeed(["train", deck, f"output.directory={output}"])
+        to = self.place / "exported-model"
+        self.succeed(["export", deck, f"output.directory={output}", "data.images.mean=0.9",
+                      "output.overwrite=false", "--to", str(to)])
+        written = json.loads((to / "preprocessor_config.json").read_text())
+        self.assertEqual(written["image_mean"], [0.5])
 
     def test_replicas_restart_with_the_same_bits(self):
         self.check_restart(self.deck(
