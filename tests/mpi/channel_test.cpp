@@ -2,6 +2,7 @@
 // Channels between neighbouring ranks: rank r sends to r + 1, the last one to the first.
 #include "comm/transport/channel.hpp"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <optional>
 
@@ -100,6 +101,29 @@ TEST_CASE("Messages of all sizes cross a channel in order", "[channel]") {
   // Small messages take less time than what the ranks' clocks may differ by.
   if (largest >= 1 << 20) CHECK(got.wire_seconds > 0);
   CHECK(send.take_statistics().bytes == 0);
+  barrier(progress, MPI_COMM_WORLD);
+}
+
+// Kokkos counts references to Views without atomic operations if it was built for one thread.
+TEST_CASE("Buffers of many messages have no other owners afterwards", "[channel]") {
+  constexpr std::uint32_t kBuffers = 8, kMessages = 20000;
+  constexpr std::size_t kSize = 64;
+  ProgressThread progress(MPI_COMM_WORLD);
+  const Ring ring(progress);
+  SendChannel send(progress, MPI_COMM_WORLD, ring.next, 6, options_of(kSize, kBuffers));
+  ReceiveChannel receive(progress, MPI_COMM_WORLD, ring.previous, 6, options_of(kSize, kBuffers));
+  std::uint32_t sent = 0;
+  for (std::uint32_t received = 0; received < kMessages; ++received) {
+    for (; sent < std::min(kMessages, received + kBuffers); ++sent)
+      send.send(send.acquire(), header_of(sent), kSize);
+    receive.release(receive.receive(header_of(received)));
+  }
+  send.flush();
+  std::vector<SendChannel::Buffer> buffers;
+  for (std::uint32_t i = 0; i < kBuffers; ++i) {
+    buffers.push_back(send.acquire());
+    CHECK(buffers.back().payload.use_count() == 2);  // this one's and the channel's
+  }
   barrier(progress, MPI_COMM_WORLD);
 }
 
