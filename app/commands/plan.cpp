@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,13 +19,12 @@
 #include "core/base/error.hpp"
 #include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
+#include "core/files/json.hpp"
 #include "models/model.hpp"
 
 namespace deltapipe {
 
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
 
 /// A codec of both directions, with its name in tables.
 struct PlannedCodec {

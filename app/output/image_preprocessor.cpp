@@ -2,12 +2,10 @@
 #include "app/output/image_preprocessor.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <filesystem>
 #include <optional>
 #include <tuple>
-#include <utility>
 
 #include "core/base/printable.hpp"
 #include "core/files/input_file.hpp"
@@ -16,10 +14,6 @@
 namespace deltapipe {
 
 namespace {
-
-using OrderedJson = nlohmann::ordered_json;
-
-constexpr const char* kFile = "preprocessor_config.json";
 
 /// One value for each channel.
 std::vector<double> by_channel(const std::vector<double>& values, int channels) {
@@ -75,13 +69,13 @@ void add_image_preprocessor(const ImageSettings& settings, const ImageShape& sha
   json["image_mean"] = by_channel(settings.mean, shape.channels);
   json["image_std"] = by_channel(settings.deviation, shape.channels);
   json["do_convert_rgb"] = shape.channels == 3;
-  std::erase_if(files, [](const KeptFile& file) { return file.name == kFile; });
-  files.push_back({kFile, json.dump(2) + "\n"});
+  std::erase_if(files, [](const KeptFile& file) { return file.name == kImagePreprocessorFile; });
+  files.push_back({kImagePreprocessorFile, json.dump(2) + "\n"});
 }
 
 std::vector<std::string> warnings_of_preprocessor(const Settings& settings) {
   if (settings.model.path.empty() || settings.data.kind != DataKind::images) return {};
-  const std::string path = settings.model.path + "/" + kFile;
+  const std::string path = settings.model.path + "/" + kImagePreprocessorFile;
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
   const Json file = read_json_file(path, file_limit::model_config);

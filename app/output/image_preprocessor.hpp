@@ -11,6 +11,8 @@
 
 namespace deltapipe {
 
+inline constexpr const char* kImagePreprocessorFile = "preprocessor_config.json";
+
 /// Puts the file for images of this shape among `files`, in place of that of model.path. For decks
 /// of images.
 void add_image_preprocessor(const ImageSettings& settings, const ImageShape& shape,

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/output/image_preprocessor.hpp"
 #include "app/preflight/warnings.hpp"
 #include "core/base/error.hpp"
 #include "core/base/number_text.hpp"
@@ -41,7 +42,7 @@ std::vector<std::vector<ParameterInfo>> parameters_by_stage(const ModelPlan& pla
 /// True for files of a model directory, which a new model may replace.
 bool is_model_file(const std::string& name) {
   constexpr std::array<std::string_view, 4> names = {"config.json", "generation_config.json",
-                                                     "preprocessor_config.json",
+                                                     kImagePreprocessorFile,
                                                      "model.safetensors.index.json"};
   return std::find(names.begin(), names.end(), name) != names.end() || is_tokenizer_file(name) ||
          name.ends_with(".safetensors");

@@ -16,6 +16,11 @@ struct Idle {
   std::string wants;
 };
 
+/// True if the deck gives the links between stages a bandwidth or a latency.
+bool has_links(const NetworkSettings& network) {
+  return !network.forward.empty() || !network.backward.empty() || !network.ranks.empty();
+}
+
 std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& rate,
                                 const NetworkSettings& network, Direction direction) {
   const CodecSettings usual, preset = recommended_settings(direction);
@@ -28,8 +33,6 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
   const std::string any_codes =
       "codec = \"directq\" or \"aqsgd\", or sparse.values = \"codes\" with \"topk\"";
   const std::string any_topk = "codec = \"topk\" or \"aqsgd_topk\"";
-  const bool has_links =
-      !network.forward.empty() || !network.backward.empty() || !network.ranks.empty();
   return {
       {"topk", changed(&CodecSettings::topk) && !positions, any_topk},
       {"sparse.values", changed(&CodecSettings::values) && !positions, any_topk},
@@ -51,7 +54,8 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
        "memory.first_visit = \"steps\""},
       {"feedback.of", changed(&CodecSettings::feedback_of) && !has_feedback(codec),
        "feedback.kind"},
-      {"quantizer.budget", rate.budget == BudgetSharing::time && !(rate.has_bits() && has_links),
+      {"quantizer.budget",
+       rate.budget == BudgetSharing::time && !(rate.has_bits() && has_links(network)),
        rate.has_bits() ? "a network.bandwidth" : "rate"},
   };
 }
@@ -94,10 +98,8 @@ void add_warnings_of_ranks(const Settings& settings, std::vector<std::string>& w
     warnings.emplace_back(
         "replicas.codec has no effect: it requires pipeline.replicas = 2 or more");
   const NetworkSettings& network = settings.network;
-  const bool has_links =
-      !network.forward.empty() || !network.backward.empty() || !network.ranks.empty();
   const bool joins_replicas = pipeline.replicas > 1 && network.wire == WireSharing::rank;
-  if (pipeline.stages == 1 && !joins_replicas && has_links)
+  if (pipeline.stages == 1 && !joins_replicas && has_links(network))
     warnings.push_back(std::string("[network] has no effect: its links join stages; ") +
                        (pipeline.replicas > 1 ? "those of replicas are [network.replicas]"
                                               : "set pipeline.stages to 2 or more"));

@@ -54,7 +54,7 @@ class Pipeline {
   /// step.
   std::vector<float> continue_text(std::span<const std::int32_t> tokens, std::uint64_t call);
 
-  /// See PipelineStage. All stages of all ranks return the same.
+  /// See StageSums. All stages of all ranks return the same.
   bool sums_gradients() const { return stages_.front()->sums().sums_gradients(); }
   bool sums_moments() const { return stages_.front()->sums().sums_moments(); }
   bool sums_changes() const { return stages_.front()->sums().sums_changes(); }

@@ -4,11 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <string>
 #include <utility>
 
 #include "comm/replicas/reduce_scatter_sum.hpp"
-#include "core/base/observe/trace.hpp"
 #include "core/kernels/add_values.hpp"
 
 namespace deltapipe {
@@ -141,33 +139,12 @@ void StageSums::finish() {
 
 void StageSums::finish(std::vector<ReplicaSum*> sums) {
   std::erase(sums, nullptr);
-  if (replicas_ > 1) wait_for(sums);
+  complete(sums, instances_.copy, progress_);
   for (ReplicaSum* sum : sums) sum->finish(instances_.copy);
   if (statistic_sum_ && std::exchange(has_started_statistics_, false))
     divide_values("deltapipe::StageSums::meanStatistics", instances_.copy,
                   static_cast<float>(replicas_), VectorRef<float>(parameters_.statistics()));
   order_after(instances_.compute, instances_.copy);
-}
-
-void StageSums::wait_for(const std::vector<ReplicaSum*>& sums) {
-  const ActivityScope waiting(progress_.account(), Activity::replicas);
-  const TimePoint begin = Clock::now();
-  const auto missing = [&]() -> std::string {
-    std::string name;
-    for (const ReplicaSum* sum : sums) {
-      if (sum->is_complete()) continue;
-      name = sum->missing_message();
-      if (name.empty()) break;
-    }
-    return name;
-  };
-  const auto is_complete = [](const ReplicaSum* sum) { return sum->is_complete(); };
-  while (!std::ranges::all_of(sums, is_complete)) {
-    progress_.wait_while(missing);
-    for (ReplicaSum* sum : sums) sum->poll(instances_.copy);
-  }
-  TraceRecorder::instance().record(TraceCategory::wait, "compute", "wait for sums over replicas",
-                                   begin, Clock::now());
 }
 
 void StageSums::start_statistics() {

@@ -63,7 +63,6 @@ class StageSums {
   void start_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buckets);
   /// Completes these sums together; null: left out.
   void finish(std::vector<ReplicaSum*> sums);
-  void wait_for(const std::vector<ReplicaSum*>& sums);
 
   ProgressThread& progress_;
   const ExecutionInstances instances_;

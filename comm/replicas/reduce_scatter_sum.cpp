@@ -244,11 +244,8 @@ void ReduceScatterSum::finish(const ExecSpace& exec) {
   DELTAPIPE_ASSERT(std::exchange(started_, 0) == buckets_.size(),
                    "a bucket of gradients was not summed");
   if (chunks_.empty()) return;
-  const ActivityScope waiting(progress_.account(), Activity::replicas);
-  for (advance(exec); gathered_ < chunks_.size(); advance(exec)) {
-    // Whatever comes first: a wait for one message would delay the others by a link's latency.
-    progress_.wait_while([this] { return missing_message(); });
-  }
+  ReplicaSum* const self = this;
+  complete(std::span(&self, 1), exec, progress_);
   ready_ = scattered_ = reduced_ = gathered_ = 0;
   ++step_;
   has_summed_ = true;

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "core/base/state/state.hpp"
 
 namespace deltapipe {
+
+class ProgressThread;
 
 /// Values that replicas sum together. They become final at the same time.
 struct SumBucket {
@@ -57,5 +60,9 @@ class ReplicaSum {
   /// one since then. Waits for exec.
   virtual SumStatistics take_statistics(const ExecSpace& exec) = 0;
 };
+
+/// Waits until all started sums are complete. They continue together, whichever message comes
+/// first: a wait for one of them would delay the others by a link's latency.
+void complete(std::span<ReplicaSum* const> sums, const ExecSpace& exec, ProgressThread& progress);
 
 }  // namespace deltapipe

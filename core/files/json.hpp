@@ -13,6 +13,7 @@
 namespace deltapipe {
 
 using Json = nlohmann::json;
+using OrderedJson = nlohmann::ordered_json;  ///< members in the order of their insertion
 
 /// Origin and limits of a JSON text.
 struct JsonSource {

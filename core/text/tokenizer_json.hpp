@@ -13,8 +13,6 @@
 
 namespace deltapipe::token_json {
 
-using OrderedJson = nlohmann::ordered_json;
-
 /// Throws UserError.
 [[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
                        const std::string& remedy, std::size_t line = 0);
