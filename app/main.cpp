@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // deltapipe: fine-tunes transformers over pipelines of machines joined by slow networks.
+#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -130,7 +131,7 @@ void start_kokkos(std::optional<Kokkos::ScopeGuard>& kokkos, int threads, int ar
   try {
     kokkos.emplace(argc, argv);
   } catch (const std::exception& error) {
-    throw UserError({.what = "Kokkos does not start: " + std::string(error.what()),
+    throw UserError({.what = fmt::format("Kokkos does not start: {}", error.what()),
                      .remedy = "see the variables KOKKOS_... and OMP_... of the environment"});
   }
   start_host_team(threads);
@@ -143,8 +144,8 @@ WatchSettings watch_settings(const Settings& settings, const ProcessGrid& grid) 
   watch.step_timeout_seconds = settings.pipeline.step_timeout_seconds;
   watch.name_of_rank = [ranks = grid.pipeline_ranks(), stages = grid.stages(),
                         each = grid.stages_per_rank()](int rank) {
-    return "rank " + std::to_string(rank) + " (" + stages_text(rank % ranks, stages, each) +
-           ", replica " + std::to_string(rank / ranks) + ")";
+    return fmt::format("rank {} ({}, replica {})", rank, stages_text(rank % ranks, stages, each),
+                       rank / ranks);
   };
   return watch;
 }
@@ -239,7 +240,7 @@ int run(const CommandLine& line, const MpiSession& mpi, StartWatch& watch, int a
     if (line.command == Command::export_model && mpi.size() > 1) {
       agree(MPI_COMM_WORLD, [&] {
         throw UserError({.what = "export needs one process",
-                         .value = std::to_string(mpi.size()) + " were started",
+                         .value = fmt::format("{} were started", mpi.size()),
                          .remedy = "start it without mpirun, whatever the layout of the run"});
       });
     }

@@ -14,6 +14,7 @@
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/pipeline/pipeline_rank.hpp"
 #include "comm/pipeline/pipeline_stage.hpp"
+#include "comm/pipeline/rank_sums.hpp"
 #include "comm/pipeline/settings.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/pipeline/stage_sums.hpp"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/activation_names.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <string>
@@ -35,7 +37,7 @@ void read_activation(const ConfigKeys& keys, const char* key, Activation& activa
   std::string names;
   for (const ActivationName& known : kActivations)
     names += (names.empty() ? "" : ", ") + std::string(known.name);
-  keys.refuse(std::string("'") + key + "' must be one of " + names, shown(*value),
+  keys.refuse(fmt::format("'{}' must be one of {}", key, names), shown(*value),
               "use a model with one of these activations");
 }
 

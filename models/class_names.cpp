@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/class_names.hpp"
 
+#include <fmt/format.h>
+
 #include <set>
 
 #include "core/base/error.hpp"
@@ -24,7 +26,7 @@ std::vector<std::string> read_class_names(const ConfigFile& file) {
     for (std::size_t i = 0; i < names->size(); ++i) {
       const auto name = names->find(std::to_string(i));
       if (name == names->end() || !name->is_string())
-        keys.refuse("'id2label' must name classes 0 to " + std::to_string(names->size() - 1),
+        keys.refuse(fmt::format("'id2label' must name classes 0 to {}", names->size() - 1),
                     shown(*names), kSupportedLabels);
       classes.push_back(name->get<std::string>());
     }
@@ -36,9 +38,9 @@ std::vector<std::string> read_class_names(const ConfigFile& file) {
   int count = 0;
   keys.integer("num_labels", count);
   require_value(count >= 0 && count <= kMostClasses, file.path,
-                "'num_labels' must be from 1 to " + std::to_string(kMostClasses),
+                fmt::format("'num_labels' must be from 1 to {}", kMostClasses),
                 std::to_string(count));
-  for (int i = 0; i < count; ++i) classes.push_back("LABEL_" + std::to_string(i));
+  for (int i = 0; i < count; ++i) classes.push_back(fmt::format("LABEL_{}", i));
   return classes;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/classifier_model.hpp"
 
+#include <fmt/format.h>
+
 #include "core/base/printable.hpp"
 #include "models/config_file.hpp"
 
@@ -24,8 +26,8 @@ bool add_fresh(const ConfigFile& file, const SafetensorsReader* weights, const W
   for (const std::string& name : parameters)
     if (weights->contains(name) || weights->contains(names.saved(name))) return false;
   fresh.insert(parameters.begin(), parameters.end());
-  warnings.push_back(printable(file.directory, 200) + ": the weights have no " + layer +
-                     ": a new one is trained");
+  warnings.push_back(fmt::format("{}: the weights have no {}: a new one is trained",
+                                 printable(file.directory, 200), layer));
   return true;
 }
 

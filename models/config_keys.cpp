@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/config_keys.hpp"
 
+#include <fmt/format.h>
+
 #include "core/base/error.hpp"
 
 namespace deltapipe {
@@ -15,7 +17,7 @@ void ConfigKeys::integer(const char* key, int& target) const {
   if (value == nullptr) return;
   // Compares any 64-bit number before it is narrowed.
   if (!value->is_number_integer() || *value > 2147483647 || *value < 0) {
-    refuse("'" + std::string(key) + "' must be a whole number from 0 to 2147483647", shown(*value),
+    refuse(fmt::format("'{}' must be a whole number from 0 to 2147483647", key), shown(*value),
            "correct config.json");
   }
   target = value->get<int>();
@@ -27,8 +29,8 @@ void ConfigKeys::integer(const char* key, const char* other, int& target) const 
   int value = 0;
   integer(other, value);
   if (json_.contains(key) && value != target)
-    refuse("'" + std::string(key) + "' and '" + other + "' are the same and differ",
-           std::to_string(target) + " and " + std::to_string(value), "remove one of them");
+    refuse(fmt::format("'{}' and '{}' are the same and differ", key, other),
+           fmt::format("{} and {}", target, value), "remove one of them");
   target = value;
 }
 
@@ -58,7 +60,7 @@ void ConfigKeys::real(const char* key, double& target) const {
   const Json* value = find_or_null(key);
   if (value == nullptr) return;
   if (!value->is_number()) {
-    refuse("'" + std::string(key) + "' must be a number", shown(*value), "correct config.json");
+    refuse(fmt::format("'{}' must be a number", key), shown(*value), "correct config.json");
   }
   target = value->get<double>();
 }
@@ -67,8 +69,7 @@ void ConfigKeys::boolean(const char* key, bool& target) const {
   const Json* value = find_or_null(key);
   if (value == nullptr) return;
   if (!value->is_boolean()) {
-    refuse("'" + std::string(key) + "' must be true or false", shown(*value),
-           "correct config.json");
+    refuse(fmt::format("'{}' must be true or false", key), shown(*value), "correct config.json");
   }
   target = value->get<bool>();
 }
@@ -76,7 +77,7 @@ void ConfigKeys::boolean(const char* key, bool& target) const {
 void ConfigKeys::expect(const char* key, const Json& expected) const {
   const Json* value = find_or_null(key);
   if (value == nullptr || *value == expected) return;
-  refuse("'" + std::string(key) + "' is supported as " + expected.dump() + " only", shown(*value),
+  refuse(fmt::format("'{}' is supported as {} only", key, expected.dump()), shown(*value),
          supported_);
 }
 

@@ -2,6 +2,8 @@
 // Typed and checked access to the keys of a config.json, for any model.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <sstream>
 #include <string>
@@ -95,13 +97,13 @@ template <class Config>
 void check_field(const std::string& file, const IntegerField<Config>& field, const Config& config) {
   const int value = config.*field.value;
   require_value(value >= 1 && value <= field.last, file,
-                "'" + std::string(field.key) + "' must be from 1 to " + std::to_string(field.last),
+                fmt::format("'{}' must be from 1 to {}", field.key, field.last),
                 std::to_string(value));
 }
 template <class Config>
 void check_field(const std::string& file, const RealField<Config>& field, const Config& config) {
   const double value = config.*field.value;
-  require_value(field.holds(value), file, "'" + std::string(field.key) + "' must be " + field.rule,
+  require_value(field.holds(value), file, fmt::format("'{}' must be {}", field.key, field.rule),
                 std::to_string(value));
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/encoder_config.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "models/activation_names.hpp"
@@ -45,7 +47,7 @@ void EncoderConfig::check_encoder(const std::string& file) const {
   for (const auto& field : kEncoderIntegers) check_field(file, field, *this);
   require_value(channels % heads == 0, file,
                 "'hidden_size' must be a multiple of 'num_attention_heads'",
-                std::to_string(channels) + " and " + std::to_string(heads));
+                fmt::format("{} and {}", channels, heads));
   for (const auto& field : kEncoderReals) check_field(file, field, *this);
 }
 

@@ -4,12 +4,14 @@
 // of model_types().
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -151,10 +153,18 @@ struct ModelType {
   std::unique_ptr<Model> (*load)(const ConfigFile& config, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings);
   std::unique_ptr<Model> (*create)(const NewModel& shape);
+  /// Keys of [model.new] that create() uses, besides type and n_embd.
+  std::span<const std::string_view> new_keys;
+
+  bool has_new_key(std::string_view key) const {
+    return std::ranges::find(new_keys, key) != new_keys.end();
+  }
 };
 
 /// Returns all architectures; new models use the first one.
 std::span<const ModelType> model_types();
+/// Returns the architecture with this name, which must be one of model_types().
+const ModelType& model_type(std::string_view name);
 
 /// Loads a model by the model_type of a directory's config.json. Throws UserError.
 std::unique_ptr<Model> load_model(const std::string& directory, const SafetensorsReader* weights,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -15,12 +16,17 @@ namespace deltapipe {
 
 namespace {
 
+using Keys = std::string_view[];
+constexpr Keys kTextKeys = {"n_layer", "n_head", "n_inner", "n_positions"};
+constexpr Keys kPatchKeys = {"n_layer", "n_head", "n_inner", "patch_size"};
+constexpr Keys kResidualKeys = {"depths", "stem"};
+
 constexpr std::array kModelTypes = {
-    ModelType{"gpt2", load_gpt2, create_gpt2},
-    ModelType{"bert", load_bert, create_bert},
-    ModelType{"deberta-v2", load_deberta, create_deberta},
-    ModelType{"vit", load_vit, create_vit},
-    ModelType{"resnet", load_resnet, create_resnet},
+    ModelType{"gpt2", load_gpt2, create_gpt2, kTextKeys},
+    ModelType{"bert", load_bert, create_bert, kTextKeys},
+    ModelType{"deberta-v2", load_deberta, create_deberta, kTextKeys},
+    ModelType{"vit", load_vit, create_vit, kPatchKeys},
+    ModelType{"resnet", load_resnet, create_resnet, kResidualKeys},
 };
 
 std::string known_types() {
@@ -46,6 +52,13 @@ const ModelType& type_of(const ConfigFile& config) {
 
 std::span<const ModelType> model_types() {
   return kModelTypes;
+}
+
+const ModelType& model_type(std::string_view name) {
+  const auto type =
+      std::ranges::find_if(kModelTypes, [&](const ModelType& known) { return name == known.name; });
+  DELTAPIPE_ASSERT(type != kModelTypes.end(), std::string(name));
+  return *type;
 }
 
 std::unique_ptr<Model> load_model(const std::string& directory, const SafetensorsReader* weights,

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/optimizer.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "core/base/error.hpp"
 #include "core/kernels/optimizers/adamw.hpp"
@@ -57,7 +58,7 @@ template <class Real>
 Optimizer<Real>::Optimizer(const OptimizerSettings& settings, ParameterArena<Real>& parameters)
     : settings_(settings), parameters_(parameters) {
   DELTAPIPE_ASSERT(parameters.moments() == settings.moments(),
-                   std::to_string(parameters.moments()) + " moments");
+                   fmt::format("{} moments", parameters.moments()));
   first_partial_.push_back(0);
   for (const ParameterInfo& p : parameters.info())
     first_partial_.push_back(first_partial_.back() + partials(p));

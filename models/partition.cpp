@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/partition.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -11,11 +13,10 @@ namespace deltapipe {
 
 std::vector<int> balanced_partition(int blocks, int stages, const ModelCost& cost) {
   if (stages > blocks)
-    throw UserError(
-        {.what = "there are more pipeline stages than blocks in the model",
-         .value = std::to_string(stages) + " stages, " + std::to_string(blocks) + " blocks",
-         .remedy = "set pipeline.stages to at most " + std::to_string(blocks),
-         .keys = {"pipeline.stages"}});
+    throw UserError({.what = "there are more pipeline stages than blocks in the model",
+                     .value = fmt::format("{} stages, {} blocks", stages, blocks),
+                     .remedy = fmt::format("set pipeline.stages to at most {}", blocks),
+                     .keys = {"pipeline.stages"}});
   if (stages == 1) return {blocks};
   // The first and the last stage have work of their own; the others share the rest evenly.
   std::vector<int> best;
@@ -45,12 +46,12 @@ void check_partition(const std::vector<int>& partition, int blocks, int stages) 
   if (static_cast<int>(partition.size()) == stages && positive && sum == blocks) return;
   std::string text;
   for (const int count : partition) text += (text.empty() ? "" : ", ") + std::to_string(count);
-  throw UserError({.what = "pipeline.partition does not fit the model",
-                   .value = "[" + text + "]",
-                   .remedy = "give " + std::to_string(stages) +
-                             " positive numbers that add up to " + std::to_string(blocks) +
-                             " blocks, or leave it out",
-                   .keys = {"pipeline.partition", "pipeline.stages"}});
+  throw UserError(
+      {.what = "pipeline.partition does not fit the model",
+       .value = "[" + text + "]",
+       .remedy = fmt::format("give {} positive numbers that add up to {} blocks, or leave it out",
+                             stages, blocks),
+       .keys = {"pipeline.partition", "pipeline.stages"}});
 }
 
 StagePart stage_part(const std::vector<int>& partition, int stage) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/weights.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -18,7 +20,7 @@ void check_values(const std::string& file, const std::string& name,
                   const std::vector<float>& values) {
   const bool is_variance = name.ends_with(".running_var");
   const auto shown = [&](std::size_t i) {
-    return std::to_string(values[i]) + " in element " + std::to_string(i) + " of tensor " + name;
+    return fmt::format("{:f} in element {} of tensor {}", values[i], i, name);
   };
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (!std::isfinite(values[i]))
@@ -111,12 +113,12 @@ void check_weights(const SafetensorsReader& reader, const WeightNames& names,
 
 void check_block_count(const SafetensorsReader& reader, const WeightNames& names,
                        const std::string& directory, int blocks) {
-  const std::string next = names.block_prefix + std::to_string(blocks) + "." + names.block_tensor;
+  const std::string next = fmt::format("{}{}.{}", names.block_prefix, blocks, names.block_tensor);
   if (!reader.contains(next) && !reader.contains(names.saved(next))) return;
   throw UserError(
       {.what = "the weights have more blocks than config.json says",
        .file = directory,
-       .value = names.blocks_key + " " + std::to_string(blocks) + ", tensor " + next,
+       .value = fmt::format("{} {}, tensor {}", names.blocks_key, blocks, next),
        .remedy = "set " + names.blocks_key + " in config.json to the number of blocks"});
 }
 
@@ -124,10 +126,10 @@ void warn_of_foreign(const SafetensorsReader& reader, const WeightNames& names,
                      const std::string& directory, std::vector<std::string>& warnings) {
   const std::vector<std::string> others = names.foreign(reader);
   if (others.empty()) return;
-  warnings.push_back(printable(directory, 200) + ": " + std::to_string(others.size()) +
-                     (others.size() > 1 ? " tensors are" : " tensor is") + " not part of " +
-                     names.architecture + " and not used: the trained model is saved without (" +
-                     printable(others.front(), 100) + (others.size() > 1 ? ", ...)" : ")"));
+  warnings.push_back(fmt::format(
+      "{}: {} {} not part of {} and not used: the trained model is saved without ({}{})",
+      printable(directory, 200), others.size(), others.size() > 1 ? "tensors are" : "tensor is",
+      names.architecture, printable(others.front(), 100), others.size() > 1 ? ", ..." : ""));
 }
 
 template <class Real>

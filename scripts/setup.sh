@@ -24,6 +24,7 @@ run       libopenblas0-pthread            matrix products
 run       libdnnl2                        oneDNN: matrix products in bf16
 run       libhdf5-103-1                   outputs, checkpoints, caches, data sets
 run       libtomlplusplus3                decks
+run       libfmt9                         messages
 run       libxxhash0                      checksums
 run       zlib1g                          compressed files of images
 run       libpng16-16                     PNG images
@@ -44,6 +45,7 @@ build     libhdf5-dev                     outputs, checkpoints, caches, data set
 build     libtomlplusplus-dev             decks
 build     nlohmann-json3-dev              config.json, tokenizer.json, headers of safetensors
 build     libcli11-dev                    command line
+build     libfmt-dev                      messages
 build     libxxhash-dev                   checksums
 build     zlib1g-dev                      compressed files of images
 build     libpng-dev                      PNG images

@@ -2,6 +2,7 @@
 #include "app/checkpoint/checkpoint_files.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -96,7 +97,7 @@ class Members {
   template <class T>
   T get(const char* name) const {
     const auto member = object_.find(name);
-    if (member == object_.end()) refuse(file_, "lacks '" + std::string(name) + "'");
+    if (member == object_.end()) refuse(file_, fmt::format("lacks '{}'", name));
     bool fits = false;
     if constexpr (std::is_same_v<T, std::string>)
       fits = member->is_string();
@@ -107,19 +108,19 @@ class Members {
     else
       fits = member->is_number_unsigned() &&
              member->template get<std::uint64_t>() <= std::uint64_t{std::numeric_limits<T>::max()};
-    if (!fits) refuse(file_, "has a wrong '" + std::string(name) + "'", shown(*member));
+    if (!fits) refuse(file_, fmt::format("has a wrong '{}'", name), shown(*member));
     return member->template get<T>();
   }
   std::uint64_t get_hash(const char* name) const {
     const std::string text = get<std::string>(name);
     if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos)
-      refuse(file_, "has a wrong '" + std::string(name) + "'", text);
+      refuse(file_, fmt::format("has a wrong '{}'", name), text);
     return std::stoull(text, nullptr, 16);
   }
   const Json& list(const char* name) const {
     const auto member = object_.find(name);
     if (member == object_.end() || !member->is_array())
-      refuse(file_, "has no list '" + std::string(name) + "'");
+      refuse(file_, fmt::format("has no list '{}'", name));
     return *member;
   }
   const std::string& file() const { return file_; }
@@ -171,7 +172,7 @@ std::vector<CheckpointFile> files_of(const Members& members) {
 const CheckpointFile& CheckpointMarker::file(const std::string& name) const {
   for (const CheckpointFile& file : files)
     if (file.name == name) return file;
-  refuse(name, "is no file of the checkpoint of step " + std::to_string(step));
+  refuse(name, fmt::format("is no file of the checkpoint of step {}", step));
 }
 
 std::uint64_t CheckpointMarker::bytes() const {
@@ -181,18 +182,16 @@ std::uint64_t CheckpointMarker::bytes() const {
 }
 
 std::string checkpoint_name(std::uint64_t step) {
-  const std::string digits = std::to_string(step);
-  return std::string(kPrefix) + std::string(kDigits - std::min(kDigits, digits.size()), '0') +
-         digits;
+  return fmt::format("{}{:0{}}", kPrefix, step, kDigits);
 }
 
 std::string rank_file_name(int rank) {
-  return "rank-" + std::to_string(rank) + ".h5";
+  return fmt::format("rank-{}.h5", rank);
 }
 
 std::string unfinished_checkpoint(const std::string& directory, const std::string& run_id,
                                   std::uint64_t step) {
-  const std::string name = run_id + "/" + std::to_string(step);
+  const std::string name = fmt::format("{}/{}", run_id, step);
   return directory + "/.deltapipe-partial-" + hex_digits(XXH3_64bits(name.data(), name.size()));
 }
 
@@ -219,7 +218,7 @@ CheckpointMarker read_marker(const std::string& checkpoint) {
   if (members.get<std::string>("format") != kFormat) refuse(path, "is no marker of a checkpoint");
   if (members.get<std::uint64_t>("format_version") != kFormatVersion)
     refuse(path, "is of another version of the program",
-           "format_version " + std::to_string(members.get<std::uint64_t>("format_version")));
+           fmt::format("format_version {}", members.get<std::uint64_t>("format_version")));
   if (members.get<std::string>(kChecksum) != hash_of(text_of(json)))
     refuse(path, "is damaged: it has another checksum than it was written with");
   CheckpointMarker marker;
@@ -264,7 +263,7 @@ void check_size(const OpenFile& open, const std::string& path, const CheckpointF
   if (::fstat(open.get(), &status) != 0) throw_system_error("cannot be read", path, errno);
   if (static_cast<std::uint64_t>(status.st_size) != file.bytes)
     refuse(path, "has another size than it was written with",
-           std::to_string(status.st_size) + " bytes, not " + std::to_string(file.bytes));
+           fmt::format("{} bytes, not {}", status.st_size, file.bytes));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/checkpoint/checkpoints.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -111,7 +113,7 @@ Checkpoints::~Checkpoints() {
 
 /// "the checkpoint of step 20 in DIRECTORY"
 std::string Checkpoints::waited_for() const {
-  return "the checkpoint of step " + std::to_string(marker_.step) + " in " + directory_;
+  return fmt::format("the checkpoint of step {} in {}", marker_.step, directory_);
 }
 
 /// True if the disk lets a job that is given up come to an end.
@@ -161,12 +163,13 @@ void Checkpoints::set_notice() const {
       most_steps_to_stop_ > 1
           ? "\ndeltapipe: asked to stop: a checkpoint follows the next outer step of the replicas"
           : "\ndeltapipe: asked to stop: a checkpoint follows the step under way";
-  if (is_known) text += ", in about " + number_text("%.2g", seconds) + " s";
+  if (is_known) text += fmt::format(", in about {:.2g} s", seconds);
   const std::optional<double> launcher = seconds_of_launcher();
   if (launcher && marker_.ranks() > 1 && (!is_known || seconds > kShareOfLauncher * *launcher))
-    text += "; after Ctrl-C or SIGTERM mpirun kills the ranks " + number_text("%g", *launcher) +
-            " s from now, which may be too early: `kill -USR1` to mpirun stops them with a "
-            "checkpoint, however long that takes";
+    text += fmt::format(
+        "; after Ctrl-C or SIGTERM mpirun kills the ranks {} s from now, which may be too early: "
+        "`kill -USR1` to mpirun stops them with a checkpoint, however long that takes",
+        number_text("%g", *launcher));
   OrderlyStop::set_notice(text + "\n");
 }
 
@@ -256,7 +259,7 @@ double Checkpoints::limiting_evaluation() const {
 
 void Checkpoints::warn(const std::string& what) const {
   const std::string last =
-      last_complete_ ? "; that of step " + std::to_string(*last_complete_) + " stays" : "";
+      last_complete_ ? fmt::format("; that of step {} stays", *last_complete_) : "";
   std::fprintf(stderr, "\ndeltapipe: warning: the checkpoint of step %llu is given up: %s%s\n",
                static_cast<unsigned long long>(marker_.step), what.c_str(), last.c_str());
 }

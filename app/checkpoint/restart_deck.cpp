@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/checkpoint/restart_deck.hpp"
 
+#include <fmt/format.h>
+
 #include <string_view>
 #include <tuple>
 
@@ -69,14 +71,15 @@ std::string way_to_change(const std::string& key) {
 void refuse_change(const CheckpointMarker& marker, const std::string& key,
                    const std::string& old_value, const std::string& new_value,
                    const std::string& why) {
-  throw UserError({.what = key + " must not change at a restart" + why +
-                           ": the checkpoint of step " + std::to_string(marker.step) +
-                           " was written with " + key + " = " + old_value,
-                   .value = new_value,
-                   .remedy = "set it back, " + way_to_change(key) +
-                             "or start from scratch with output.overwrite = true or another "
-                             "output.directory",
-                   .keys = {key}});
+  throw UserError(
+      {.what = fmt::format("{0} must not change at a restart{1}: the checkpoint of step {2} "
+                           "was written with {0} = {3}",
+                           key, why, marker.step, old_value),
+       .value = new_value,
+       .remedy = "set it back, " + way_to_change(key) +
+                 "or start from scratch with output.overwrite = true or another "
+                 "output.directory",
+       .keys = {key}});
 }
 
 namespace {
@@ -129,7 +132,7 @@ std::string changes_of_optimizer(const Settings& settings, const CheckpointMarke
   for (const auto& [key, left, right] :
        differences(parse_stored_deck(marker.deck, "the checkpoint's deck"), settings))
     if (is_of_optimizer(key))
-      text += (text.empty() ? "" : ", ") + key + " = " + left + " -> " + right;
+      text += fmt::format("{}{} = {} -> {}", text.empty() ? "" : ", ", key, left, right);
   return text;
 }
 
@@ -140,11 +143,12 @@ void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_f
         std::tuple{"validation", "data.validation", marker.validation_fingerprint,
                    validation_fingerprint}})
     if (former != now)
-      throw UserError({.what = "the checkpoint of step " + std::to_string(marker.step) +
-                               " was written with other " + what + " samples",
-                       .remedy = "train with the files of that run, or start from scratch with "
-                                 "output.overwrite = true or another output.directory",
-                       .keys = {key}});
+      throw UserError(
+          {.what = fmt::format("the checkpoint of step {} was written with other {} samples",
+                               marker.step, what),
+           .remedy = "train with the files of that run, or start from scratch with "
+                     "output.overwrite = true or another output.directory",
+           .keys = {key}});
 }
 
 }  // namespace deltapipe

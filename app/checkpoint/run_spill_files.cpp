@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/checkpoint/run_spill_files.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <sstream>
@@ -46,7 +48,7 @@ void RunSpillFiles::finish() const {
 std::set<std::string> RunSpillFiles::ids() const {
   std::string mine;
   for (ActivationCache* const cache : caches_)
-    if (cache->has_file()) mine += std::to_string(cache->file_id()) + ' ';
+    if (cache->has_file()) mine += fmt::format("{} ", cache->file_id());
   std::istringstream words(all_gather(progress_, grid_.world(), mine));
   return {std::istream_iterator<std::string>(words), {}};
 }

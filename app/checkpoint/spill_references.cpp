@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/checkpoint/spill_references.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -119,11 +121,12 @@ void check_spill_file(const SpillReference& reference) {
       hdf5::File::open_read_only(reference.path).find_plain_attribute("file_id").value_or("none");
   const std::string id = std::to_string(reference.id);
   if (found == id) return;
-  throw UserError({.what = "is not the activation cache that the checkpoint refers to: its "
-                           "file_id is " +
-                           found + ", not " + id,
-                   .file = reference.path,
-                   .remedy = "restore the run's cache files"});
+  throw UserError(
+      {.what = fmt::format(
+           "is not the activation cache that the checkpoint refers to: its file_id is {}, not {}",
+           found, id),
+       .file = reference.path,
+       .remedy = "restore the run's cache files"});
 }
 
 void set_aside(const std::vector<SpillReference>& references, const CacheOwner& owner) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -219,9 +221,8 @@ std::vector<Fact> run_check(const Settings& settings, const std::vector<RankMach
   print_warnings(inputs.warnings);
   if (!inputs.assumption.empty()) std::printf("# %s\n", inputs.assumption.c_str());
   const PipelineSettings& pipeline = settings.pipeline;
-  const std::string a_rank = pipeline.stages_per_rank > 1
-                                 ? ", " + std::to_string(pipeline.stages_per_rank) + " a rank,"
-                                 : "";
+  const std::string a_rank =
+      pipeline.stages_per_rank > 1 ? fmt::format(", {} a rank,", pipeline.stages_per_rank) : "";
   std::printf("# ranks: %d stage(s)%s x %d replica(s); idle by the schedule: %.1f %%\n",
               pipeline.stages, a_rank.c_str(), pipeline.replicas, 100 * idle_fraction(settings));
   print_warning_lines(warnings_of_network(settings.network));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/commands/check_boundaries.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -46,9 +48,8 @@ std::vector<Boundaries> boundaries_of(const ModelLayout& model) {
 }
 
 std::string text_of(const Boundaries& group) {
-  return group.first == group.last
-             ? "boundary " + std::to_string(group.first)
-             : "boundaries " + std::to_string(group.first) + " ... " + std::to_string(group.last);
+  return group.first == group.last ? fmt::format("boundary {}", group.first)
+                                   : fmt::format("boundaries {} ... {}", group.first, group.last);
 }
 
 /// ", none at boundaries 0 ... 2", which precede the first stage that is trained.

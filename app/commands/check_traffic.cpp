@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/commands/check_traffic.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -8,7 +10,6 @@
 #include "app/commands/check_text.hpp"
 #include "app/output/progress_display.hpp"
 #include "app/session/frozen_parameters.hpp"
-#include "core/base/number_text.hpp"
 #include "models/model.hpp"
 
 namespace deltapipe {
@@ -40,8 +41,7 @@ bool is_exact(const Settings& settings, const TrafficPrediction& traffic) {
 std::string part_of(std::uint64_t bytes, std::uint64_t all) {
   return all == 0
              ? "-"
-             : number_text("%.1f", 100 * static_cast<double>(bytes) / static_cast<double>(all)) +
-                   " %";
+             : fmt::format("{:.1f} %", 100 * static_cast<double>(bytes) / static_cast<double>(all));
 }
 
 }  // namespace
@@ -106,8 +106,8 @@ void print_traffic(const Settings& settings, const TrafficPrediction& traffic) {
                 part_of(bytes.all(), bytes.fp32).c_str());
   };
   for (std::size_t b = 0; b < traffic.forward.size(); ++b) {
-    row("boundary " + std::to_string(b) + " forward", traffic.forward[b], steps, "a step");
-    row("boundary " + std::to_string(b) + " backward", traffic.backward[b], steps, "a step");
+    row(fmt::format("boundary {} forward", b), traffic.forward[b], steps, "a step");
+    row(fmt::format("boundary {} backward", b), traffic.backward[b], steps, "a step");
   }
   const bool are_common = traffic.shares_common_values;
   row(are_common ? "relative embeddings" : "token rows", traffic.tied_rows, steps, "a step");
@@ -119,7 +119,7 @@ void print_traffic(const Settings& settings, const TrafficPrediction& traffic) {
                   grouped(traffic.replica_bytes[r]).c_str(),
                   bytes_text(traffic.replica_bytes[r] / steps).c_str());
   for (std::size_t b = 0; b < traffic.evaluation_forward.size(); ++b)
-    row("evaluations, boundary " + std::to_string(b), traffic.evaluation_forward[b],
+    row(fmt::format("evaluations, boundary {}", b), traffic.evaluation_forward[b],
         traffic.evaluations, "each");
   row("evaluations, token rows", traffic.evaluation_rows, traffic.evaluations, "each");
   if (traffic.evaluations > 0)

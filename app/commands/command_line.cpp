@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/commands/command_line.hpp"
 
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -143,10 +145,8 @@ constexpr std::array exit_statuses = {
 
 std::string exit_status_table() {
   std::string table;
-  for (const ExitStatus& row : exit_statuses) {
-    const std::string number = std::to_string(row.status);
-    table += std::string(6 - number.size(), ' ') + number + "  " + row.meaning + "\n";
-  }
+  for (const ExitStatus& row : exit_statuses)
+    table += fmt::format("{:6}  {}\n", row.status, row.meaning);
   return table;
 }
 
@@ -157,9 +157,10 @@ std::string unknown_command(int argc, const char* const* argv) {
   for (const Description& description : descriptions) names.push_back(description.name);
   if (std::ranges::find(names, argv[1]) != names.end()) return "";
   const std::string best = deck::nearest(argv[1], names);
-  return "unknown command '" + printable(argv[1], 200) + "'; " +
-         (best.empty() ? "use train, evaluate, predict, generate, check, tokenize or export"
-                       : "did you mean '" + best + "'?");
+  return fmt::format("unknown command '{}'; {}", printable(argv[1], 200),
+                     best.empty()
+                         ? "use train, evaluate, predict, generate, check, tokenize or export"
+                         : "did you mean '" + best + "'?");
 }
 
 }  // namespace
@@ -173,8 +174,7 @@ ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool spe
     if (speak) std::cerr << "deltapipe: error: " << mistake << "\n";
     return {std::nullopt, exit_usage};
   }
-  app.set_version_flag(
-      "-V,--version", "deltapipe " + std::string(version()) + " (" + std::string(revision()) + ")");
+  app.set_version_flag("-V,--version", fmt::format("deltapipe {} ({})", version(), revision()));
   app.require_subcommand(1);
   app.footer("\n\"deltapipe COMMAND --help\" says more of each. Exit status:\n" +
              exit_status_table());

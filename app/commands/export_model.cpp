@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -43,10 +45,10 @@ CheckpointMarker find_checkpoint(const std::string& directory, std::uint64_t ste
   const std::vector<std::uint64_t> steps = checkpoint_steps(directory);
   if (step > 0 && !std::ranges::binary_search(steps, step)) {
     std::string known;
-    for (const std::uint64_t s : steps) known += (known.empty() ? "" : ", ") + std::to_string(s);
+    for (const std::uint64_t s : steps) known += fmt::format("{}{}", known.empty() ? "" : ", ", s);
     throw UserError({.what = "there is no checkpoint of that step",
                      .file = directory,
-                     .value = "--step " + std::to_string(step),
+                     .value = fmt::format("--step {}", step),
                      .remedy = known.empty()
                                    ? "train with checkpoint.every_steps to have checkpoints"
                                    : "the steps with checkpoints are " + known});
@@ -75,8 +77,8 @@ void expect_same_model(const Settings& settings, const CheckpointMarker& marker)
   former.model.path = same.model.path;  // may be elsewhere now
   former.tokenizer.path = same.tokenizer.path;
   if (const auto difference = first_difference(former, same))
-    throw UserError({.what = "the checkpoint of step " + std::to_string(marker.step) +
-                             " was written with " + difference->key + " = " + difference->left,
+    throw UserError({.what = fmt::format("the checkpoint of step {} was written with {} = {}",
+                                         marker.step, difference->key, difference->left),
                      .value = difference->right,
                      .remedy = "export with the deck of the run",
                      .keys = {difference->key}});
@@ -96,15 +98,16 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
   const CheckpointMarker marker = find_checkpoint(checkpoints, step);
   const auto run = find_run_file(settings.output.directory + "/run.h5");
   if (run && !run->run_id.empty() && run->run_id != marker.run_id)
-    throw UserError({.what = "the checkpoint of step " + std::to_string(marker.step) +
-                             " is of another run than run.h5 in " + settings.output.directory,
-                     .file = checkpoints,
-                     .remedy = "wait for a checkpoint of this run, or see checkpoint.directory",
-                     .keys = {"checkpoint.directory"}});
+    throw UserError(
+        {.what = fmt::format("the checkpoint of step {} is of another run than run.h5 in {}",
+                             marker.step, settings.output.directory),
+         .file = checkpoints,
+         .remedy = "wait for a checkpoint of this run, or see checkpoint.directory",
+         .keys = {"checkpoint.directory"}});
   expect_same_model(settings, marker);
   const std::string target =
       !directory.empty() ? directory
-                         : settings.output.directory + "/model-step-" + std::to_string(marker.step);
+                         : fmt::format("{}/model-step-{}", settings.output.directory, marker.step);
   std::error_code error;
   for (const std::string& place : saved_models(settings))
     if (fs::weakly_canonical(target, error) == fs::weakly_canonical(place, error))
@@ -116,15 +119,15 @@ void run_export(const Settings& settings, std::uint64_t step, const std::string&
                      .file = target,
                      .remedy = "remove it, or name another directory with --to"});
   require(find_input_files(settings, InputUse::train_between));
-  ModelPlan plan = plan_model(of_one_process(settings));
+  Settings former = settings;  // the size and normalisation of the run's images are the model's
+  former.data.images = parse_stored_deck(marker.deck, "the checkpoint's deck").data.images;
+  ModelPlan plan = plan_model(of_one_process(former));
   if (settings.tokenizer.train_vocabulary > 0) {
     // Trained again from the data, which must be what the run had.
-    const DataSplit data = read_samples(settings.data, *plan.model, plan.vocabulary(), plan.tokens);
+    const DataSplit data = read_samples(former.data, *plan.model, plan.vocabulary(), plan.tokens);
     check_data_of_restart(marker, data.train->fingerprint(), data.validation->fingerprint());
   }
   plan.weights.reset();
-  Settings former = settings;  // the run's normalisation is the model's
-  former.data.images = parse_stored_deck(marker.deck, "the checkpoint's deck").data.images;
   plan.kept_files = read_kept_files(former, plan.model->shape().image, plan.warnings);
   print_warnings(plan.warnings);
   Stages stages;

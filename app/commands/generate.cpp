@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -27,7 +29,7 @@ std::int32_t sample_token(const std::vector<float>& logits, const GenerateSettin
                           std::uint64_t prompt, std::uint32_t position) {
   if (!std::ranges::all_of(logits, [](float x) { return std::isfinite(x); }))
     throw UserError(
-        {.what = "the model's output for prompt " + std::to_string(prompt + 1) + " is not finite",
+        {.what = fmt::format("the model's output for prompt {} is not finite", prompt + 1),
          .remedy = "use weights from before the training diverged"});
   std::vector<std::int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -94,18 +96,19 @@ void generate(const Settings& settings, const ProcessGrid& grid, ProgressThread&
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     std::vector<std::int32_t> tokens = plan.tokenizer->encode(prompts[p]);
     if (tokens.empty() && (begin < 0 || begin >= plan.model->shape().vocabulary))
-      throw UserError({.what = "prompt " + std::to_string(p + 1) +
-                               " is empty, and the model has no token that begins a text",
-                       .value = begin < 0 ? "" : "bos_token_id " + std::to_string(begin),
-                       .remedy = "give a prompt, or set bos_token_id in the model's config.json",
-                       .keys = {"generate.prompts"}});
+      throw UserError(
+          {.what = fmt::format("prompt {} is empty, and the model has no token that begins a text",
+                               p + 1),
+           .value = begin < 0 ? "" : fmt::format("bos_token_id {}", begin),
+           .remedy = "give a prompt, or set bos_token_id in the model's config.json",
+           .keys = {"generate.prompts"}});
     if (tokens.empty()) tokens.push_back(begin);
     if (static_cast<int>(tokens.size()) >= plan.tokens)
-      throw UserError({.what = "prompt " + std::to_string(p + 1) + " leaves no room for an answer",
-                       .value = std::to_string(tokens.size()) + " tokens",
-                       .remedy = "use fewer than " + std::to_string(plan.tokens) +
-                                 " tokens (data.sequence_length)",
-                       .keys = {"generate.prompts"}});
+      throw UserError(
+          {.what = fmt::format("prompt {} leaves no room for an answer", p + 1),
+           .value = fmt::format("{} tokens", tokens.size()),
+           .remedy = fmt::format("use fewer than {} tokens (data.sequence_length)", plan.tokens),
+           .keys = {"generate.prompts"}});
     const std::size_t room = plan.tokens - tokens.size();
     const std::size_t limit = std::min<std::size_t>(room, settings.generate.max_new_tokens);
     std::size_t passed = 0;
@@ -136,7 +139,7 @@ void run_generate(const Settings& settings, const ProcessGrid& grid, ProgressThr
   require(find_input_files(settings, InputUse::generate));
   if (settings.data.kind != DataKind::text)
     throw UserError({.what = "generate requires a language model",
-                     .value = std::string("data.kind = \"") + name_of(settings.data.kind) + "\"",
+                     .value = fmt::format("data.kind = \"{}\"", name_of(settings.data.kind)),
                      .remedy = "use predict for a model that classifies",
                      .keys = {"data.kind"}});
   ModelPlan plan = plan_model(settings);

@@ -93,6 +93,7 @@ PlannedRun plan_run(const Settings& settings) {
   // Links that join nothing have no bandwidth of the plan.
   NetworkSettings& network = run.settings.network;
   if (settings.pipeline.replicas == 1) network.replicas = {};
+  if (settings.pipeline.replicas == 1 && settings.pipeline.stages == 1) network.ranks = {};
   if (settings.pipeline.stages == 1 && network.wire == WireSharing::boundary)
     network.forward = network.backward = {};
   run.inputs = read_available_inputs(settings);
@@ -375,6 +376,9 @@ void run_plan(const Settings& settings, bool as_json) {
   const PlannedRun run = plan_run(settings);
   const Plan plan = make_plan(run);
   print_warnings(warnings_without_effect(settings));
+  print_warnings(run.inputs.warnings);
+  print_warnings(warnings_of_network(run.settings.network));
+  print_warnings(warnings_of_bandwidths(settings.plan.bandwidths));
   if (as_json)
     print_json(run, plan);
   else

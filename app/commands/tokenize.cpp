@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -53,7 +55,7 @@ void run_tokenize(const Settings& settings) {
   const std::string& directory = settings.output.directory;
   if (settings.data.kind != DataKind::text)
     throw UserError({.what = "tokenize writes the texts of a language model",
-                     .value = std::string("data.kind = \"") + name_of(settings.data.kind) + "\"",
+                     .value = fmt::format("data.kind = \"{}\"", name_of(settings.data.kind)),
                      .remedy = "train from the files; they are read at each start",
                      .keys = {"data.kind"}});
   require(find_input_files(settings, InputUse::tokenize));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -22,7 +24,6 @@
 #include "comm/transport/collectives.hpp"
 #include "comm/transport/trace.hpp"
 #include "core/base/error.hpp"
-#include "core/base/number_text.hpp"
 #include "core/base/observe/interruption.hpp"
 
 namespace deltapipe {
@@ -131,9 +132,11 @@ class TrainingLoop {
     const auto loses = [](const CodecSettings& codec) { return codec.kind != CodecKind::none; };
     if (settings_.pipeline.stages > 1 && (loses(settings_.forward) || loses(settings_.backward)))
       remedy += ", or use more bits at the boundaries";
-    if (settings_.pipeline.replicas == 1) return remedy;
-    if (has_errors(settings_.replicas.codec)) remedy += ", or a larger replicas.bits";
-    if (settings_.replicas.local_steps > 0) remedy += ", or a smaller replicas.outer_learning_rate";
+    const ReplicaSettings& replicas = settings_.replicas;
+    if (settings_.pipeline.replicas > 1 && has_errors(replicas.codec))
+      remedy += replicas.codec == ReplicaCodec::topk ? ", or a larger replicas.topk"
+                                                     : ", or a larger replicas.bits";
+    if (replicas.local_steps > 0) remedy += ", or a smaller replicas.outer_learning_rate";
     return remedy;
   }
 
@@ -141,9 +144,10 @@ class TrainingLoop {
   std::string way_back() const {
     const auto step = checkpoints_ ? checkpoints_->last_complete() : std::nullopt;
     if (!step) return "";
-    return "; to go on from the checkpoint of step " + std::to_string(*step) +
-           " with another rate, repeat the command with checkpoint.change_optimizer=true and "
-           "training.optimizer.learning_rate=RATE";
+    return fmt::format(
+        "; to go on from the checkpoint of step {} with another rate, repeat the command with "
+        "checkpoint.change_optimizer=true and training.optimizer.learning_rate=RATE",
+        *step);
   }
 
   /// A step is done.
@@ -202,7 +206,8 @@ class TrainingLoop {
         save_model(training_.pipeline().exec(), directory, settings_.output.model_precision,
                    run_.inputs.model, run_.grid, progress_, training_.stages());
     if (!former.empty())
-      run_.display.line("what was in " + directory + " and is no model is now in " + former);
+      run_.display.line(
+          fmt::format("what was in {} and is no model is now in {}", directory, former));
   }
 
   /// The run file records the best evaluation as soon as its model is saved. A checkpoint under way
@@ -215,8 +220,9 @@ class TrainingLoop {
       file->write_best({kept.step(), kept.loss()});
       file->flush();
     }
-    run_.display.line("the lowest validation loss so far: the model of step " +
-                      std::to_string(kept.step()) + " is in " + best_directory(settings_));
+    run_.display.line(
+        fmt::format("the lowest validation loss so far: the model of step {} is in {}", kept.step(),
+                    best_directory(settings_)));
     barrier(progress_, run_.grid.world());
     progress_.take_collective_bytes();
   }
@@ -295,21 +301,21 @@ class TrainingLoop {
     ProgressDisplay& display = run_.display;
     display.finish();
     const std::string by =
-        checkpoints_->stop_reason() + " after step " + std::to_string(steps_done());
+        fmt::format("{} after step {}", checkpoints_->stop_reason(), steps_done());
     run_.output.close(RunStatus::stopped, by);
     const std::optional<std::uint64_t> complete = checkpoints_->last_complete();
     const bool has_progressed = checkpoints_->has_progressed();
-    display.line("stopped by " + by +
-                 (complete ? "; the same command goes on from step " + std::to_string(*complete)
-                           : "; there is no checkpoint to go on from") +
-                 (complete && !has_progressed ? ", where this start began" : ""));
+    display.line(fmt::format("stopped by {}{}{}", by,
+                             complete
+                                 ? fmt::format("; the same command goes on from step {}", *complete)
+                                 : "; there is no checkpoint to go on from",
+                             complete && !has_progressed ? ", where this start began" : ""));
     if (const double seconds = checkpoints_->limiting_evaluation();
         seconds > 0 && run_.grid.rank() == 0)
-      print_warnings({"an evaluation lasted " + number_text("%.3g", seconds) +
-                      " s of checkpoint.time_limit = " +
-                      number_text("%.3g", settings_.checkpoint.time_limit_seconds) +
-                      " s: with a longer limit, or a larger training.evaluate_every, a start has "
-                      "more time for steps"});
+      print_warnings({fmt::format(
+          "an evaluation lasted {:.3g} s of checkpoint.time_limit = {:.3g} s: with a longer "
+          "limit, or a larger training.evaluate_every, a start has more time for steps",
+          seconds, settings_.checkpoint.time_limit_seconds)});
     return has_progressed ? TrainingEnd::stopped : TrainingEnd::stopped_without_progress;
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/commands/train_start.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -54,9 +56,9 @@ std::uint64_t steps_of_run(const Settings& settings, const PipelineOptions& opti
   const std::uint64_t steps =
       total_steps(settings.training.steps, settings.training.epochs, planner.steps_per_epoch());
   if (restart && restart->marker.step > steps)
-    throw UserError({.what = "the checkpoint of step " + std::to_string(restart->marker.step) +
-                             " is beyond the end of the run",
-                     .value = std::to_string(steps) + " steps",
+    throw UserError({.what = fmt::format("the checkpoint of step {} is beyond the end of the run",
+                                         restart->marker.step),
+                     .value = fmt::format("{} steps", steps),
                      .remedy = "train for more steps, or start from scratch with output.overwrite "
                                "= true or another output.directory",
                      .keys = {"training.steps", "training.epochs"}});
@@ -280,22 +282,19 @@ std::string description(const Settings& settings, const TrainingInputs& inputs,
   const ModelPlan& model = inputs.model;
   const DataSplit& data = inputs.data;
   const int vocabulary = model.model->shape().vocabulary;
-  std::string text = model.model->description() +
-                     (vocabulary > 0 ? ", vocabulary " + std::to_string(vocabulary) : "") +
-                     "; blocks per stage";
-  for (const int blocks : model.partition) text += " " + std::to_string(blocks);
+  std::string text = fmt::format("{}{}; blocks per stage", model.model->description(),
+                                 vocabulary > 0 ? fmt::format(", vocabulary {}", vocabulary) : "");
+  for (const int blocks : model.partition) text += fmt::format(" {}", blocks);
   if (settings.pipeline.stages_per_rank > 1)
-    text += ", " + std::to_string(settings.pipeline.stages_per_rank) + " stages a rank";
-  text += "; " + std::to_string(settings.pipeline.replicas) + " replica(s)\n" +
-          std::to_string(data.train->size()) + " training and " +
-          std::to_string(data.validation->size()) + " validation samples" +
-          (model.tokens > 1
-               ? " of " + std::to_string(model.tokens) + (vocabulary > 0 ? " tokens" : " rows")
-               : "") +
-          answers_text(data) + "; " + std::to_string(run.steps()) + " steps, " +
-          std::to_string(run.planner().steps_per_epoch()) + " per epoch";
+    text += fmt::format(", {} stages a rank", settings.pipeline.stages_per_rank);
+  text += fmt::format(
+      "; {} replica(s)\n{} training and {} validation samples{}{}; {} steps, {} per epoch",
+      settings.pipeline.replicas, data.train->size(), data.validation->size(),
+      model.tokens > 1 ? fmt::format(" of {} {}", model.tokens, vocabulary > 0 ? "tokens" : "rows")
+                       : "",
+      answers_text(data), run.steps(), run.planner().steps_per_epoch());
   if (!restart) return text;
-  text += "\ngoing on from the checkpoint of step " + std::to_string(restart->marker.step);
+  text += fmt::format("\ngoing on from the checkpoint of step {}", restart->marker.step);
   const std::string changes = changes_of_optimizer(settings, restart->marker);
   return changes.empty() ? text : text + " with " + changes;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/deck/checks.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -15,6 +17,7 @@
 #include "comm/schedule/schedule.hpp"
 #include "core/base/error.hpp"
 #include "core/codec/settings_check.hpp"
+#include "models/model.hpp"
 
 namespace deltapipe::deck {
 
@@ -37,7 +40,7 @@ void check_directories(const Settings& s) {
           outer.end())
         continue;
       refuse_settings({key, "output.directory"},
-                      std::string(key) + " is in " + model + ", which the trained model replaces",
+                      fmt::format("{} is in {}, which the trained model replaces", key, model),
                       path, "choose another directory");
     }
 }
@@ -52,15 +55,15 @@ void check_training(const Settings& s) {
   if (t.steps > 0 && t.optimizer.warmup_steps > t.steps) {
     refuse_settings({"training.optimizer.warmup_steps", "training.steps"},
                     "the learning rate warms up for longer than the training lasts",
-                    to_string(t.optimizer.warmup_steps) + " of " + to_string(t.steps) + " steps",
+                    fmt::format("{} of {} steps", t.optimizer.warmup_steps, t.steps),
                     "lower training.optimizer.warmup_steps");
   }
   if (t.optimizer.decay_steps > 0 && t.optimizer.decay_steps <= t.optimizer.warmup_steps)
-    refuse_settings({"training.optimizer.decay_steps", "training.optimizer.warmup_steps"},
-                    "the learning rate's decay ends before its warm-up",
-                    to_string(t.optimizer.decay_steps) + " and " +
-                        to_string(t.optimizer.warmup_steps) + " steps",
-                    "raise training.optimizer.decay_steps, or set it to 0");
+    refuse_settings(
+        {"training.optimizer.decay_steps", "training.optimizer.warmup_steps"},
+        "the learning rate's decay ends before its warm-up",
+        fmt::format("{} and {} steps", t.optimizer.decay_steps, t.optimizer.warmup_steps),
+        "raise training.optimizer.decay_steps, or set it to 0");
   if (t.optimizer.name != OptimizerName::adamw && s.replicas.codec == ReplicaCodec::adam_moment)
     refuse_settings({"replicas.codec", "training.optimizer.name"},
                     "replicas.codec = \"adam_moment\" sums the moments of AdamW",
@@ -82,15 +85,14 @@ void check_training(const Settings& s) {
     refuse_settings(
         {"training.micro_batches", "training.micro_batch_size", "data.sequence_length"},
         "training.micro_batch_size x training.micro_batches x data.sequence_length is too large",
-        to_string(t.micro_batch_size) + " x " + to_string(t.micro_batches) + " x " +
-            to_string(tokens),
+        fmt::format("{} x {} x {}", t.micro_batch_size, t.micro_batches, tokens),
         "let a step of a replica have fewer than 2^31 tokens");
   }
   for (const int stage : t.recompute_stages) {
     if (stage < s.pipeline.stages) continue;
     refuse_settings({"training.recompute_stages", "pipeline.stages"},
                     "training.recompute_stages names a stage that does not exist", to_string(stage),
-                    "stages are 0 to " + to_string(s.pipeline.stages - 1));
+                    fmt::format("stages are 0 to {}", s.pipeline.stages - 1));
   }
 }
 
@@ -98,15 +100,16 @@ void check_interleaving(const PipelineSettings& p) {
   if (p.stages == 1) return;
   const bool interleaves = find_schedule(p.schedule).interleaves;
   if (p.stages_per_rank > 1 && !interleaves) {
-    refuse_settings({"pipeline.stages_per_rank", "pipeline.schedule"},
-                    "pipeline.schedule = \"" + p.schedule + "\" has one stage on each rank",
-                    "stages_per_rank = " + to_string(p.stages_per_rank),
-                    "use schedule = \"interleaved\", or stages_per_rank = 1");
+    refuse_settings(
+        {"pipeline.stages_per_rank", "pipeline.schedule"},
+        fmt::format("pipeline.schedule = \"{}\" has one stage on each rank", p.schedule),
+        fmt::format("stages_per_rank = {}", p.stages_per_rank),
+        "use schedule = \"interleaved\", or stages_per_rank = 1");
   }
   if (p.stages_per_rank == 1 && interleaves) {
     refuse_settings(
         {"pipeline.schedule", "pipeline.stages_per_rank"},
-        "pipeline.schedule = \"" + p.schedule + "\" requires several stages on each rank",
+        fmt::format("pipeline.schedule = \"{}\" requires several stages on each rank", p.schedule),
         "stages_per_rank = 1",
         "set pipeline.stages_per_rank to 2 or more, or use schedule = \"1f1b\"");
   }
@@ -114,17 +117,17 @@ void check_interleaving(const PipelineSettings& p) {
     refuse_settings(
         {"pipeline.stages", "pipeline.stages_per_rank"},
         "pipeline.stages must be a multiple of pipeline.stages_per_rank for at least two ranks",
-        to_string(p.stages) + " stages, " + to_string(p.stages_per_rank) + " on each rank",
-        "set pipeline.stages to " + to_string(2 * p.stages_per_rank) + ", " +
-            to_string(3 * p.stages_per_rank) + " ...");
+        fmt::format("{} stages, {} on each rank", p.stages, p.stages_per_rank),
+        fmt::format("set pipeline.stages to {}, {} ...", 2 * p.stages_per_rank,
+                    3 * p.stages_per_rank));
   }
   // Less than two such groups of micro-batches may wait at a boundary.
   if (interleaves && 2 * std::int64_t{p.in_flight} * p.pipeline_ranks() > kMostMessageBuffers) {
     refuse_settings(
         {"pipeline.in_flight", "pipeline.stages"},
         "pipeline.in_flight x ranks of a pipeline is too large for an interleaved schedule",
-        to_string(p.in_flight) + " x " + to_string(p.pipeline_ranks()),
-        "use at most " + to_string(kMostMessageBuffers / 2) + " in all");
+        fmt::format("{} x {}", p.in_flight, p.pipeline_ranks()),
+        fmt::format("use at most {} in all", kMostMessageBuffers / 2));
   }
 }
 
@@ -136,10 +139,10 @@ void check_local_steps(const Settings& s) {
   const auto check = [&](const char* key, std::uint64_t interval) {
     if (interval % every == 0) return;
     refuse_settings({key, "replicas.local_steps"},
-                    std::string(key) + " is not a multiple of replicas.local_steps",
-                    std::to_string(interval) + " and " + std::to_string(local_steps),
-                    "replicas agree after each outer step only: set " + std::string(key) + " to " +
-                        std::to_string((interval / every + 1) * every));
+                    fmt::format("{} is not a multiple of replicas.local_steps", key),
+                    fmt::format("{} and {}", interval, local_steps),
+                    fmt::format("replicas agree after each outer step only: set {} to {}", key,
+                                (interval / every + 1) * every));
   };
   check("training.evaluate_every", s.training.evaluate_every);
   check("checkpoint.every_steps", s.checkpoint.every_steps);
@@ -152,26 +155,26 @@ void check_pipeline(const Settings& s) {
   if (!p.partition.empty() && p.partition.size() != static_cast<std::size_t>(p.stages)) {
     refuse_settings({"pipeline.partition", "pipeline.stages"},
                     "pipeline.partition needs one number per stage",
-                    to_string(p.partition.size()) + " for " + to_string(p.stages) + " stages",
+                    fmt::format("{} for {} stages", p.partition.size(), p.stages),
                     "give as many numbers as pipeline.stages, or none");
   }
   std::int64_t blocks = 0;
   for (const int stage_blocks : p.partition) blocks += stage_blocks;
-  const bool is_resnet = s.model.type == "resnet";
-  const std::string key = is_resnet ? "depths" : "n_layer";
+  const bool has_depths = model_type(s.model.type).has_new_key("depths");
+  const std::string key = has_depths ? "depths" : "n_layer";
   const std::int64_t model_blocks =
-      is_resnet ? std::accumulate(s.model.depths.begin(), s.model.depths.end(), std::int64_t{0})
-                : s.model.n_layer;
+      has_depths ? std::accumulate(s.model.depths.begin(), s.model.depths.end(), std::int64_t{0})
+                 : s.model.n_layer;
   if (s.model.path.empty() && !p.partition.empty() && blocks != model_blocks) {
     refuse_settings({"pipeline.partition", "model.new." + key},
                     "pipeline.partition does not add up to the new model's " + key,
-                    to_string(blocks) + " of " + to_string(model_blocks) + " blocks",
+                    fmt::format("{} of {} blocks", blocks, model_blocks),
                     "every block belongs to one stage");
   }
   if (s.model.path.empty() && p.stages > model_blocks) {
     refuse_settings({"pipeline.stages", "model.new." + key},
                     "pipeline.stages is larger than the new model's " + key,
-                    to_string(p.stages) + " stages, " + to_string(model_blocks) + " blocks",
+                    fmt::format("{} stages, {} blocks", p.stages, model_blocks),
                     "every stage needs a block");
   }
   if (p.timeout_seconds > 0 && p.timeout_seconds < 1) {
@@ -202,7 +205,7 @@ void check_rate(const RateSettings& rate, const CodecSettings& codec, int stages
     refuse_settings(
         {rate.has_bits() ? bits : error},
         section + ": a rate or an error is held by the steps of codes",
-        "codec = \"" + std::string(kCodecKindNames[static_cast<std::size_t>(codec.kind)]) + "\"",
+        fmt::format("codec = \"{}\"", kCodecKindNames[static_cast<std::size_t>(codec.kind)]),
         "use codec = \"auto\", \"directq\" or \"aqsgd\", or set it to 0");
   if (has_target && codec.rms_step == 0)
     refuse_settings(
@@ -216,11 +219,11 @@ void check_rate(const RateSettings& rate, const CodecSettings& codec, int stages
   if (count > 1 && rate.budget == BudgetSharing::time)
     refuse_settings({bits, section + ".quantizer.budget"},
                     section + ": budget = \"time\" shares one mean, and rate has one per boundary",
-                    to_string(count) + " values", "give one value, or use budget = \"equal\"");
+                    fmt::format("{} values", count), "give one value, or use budget = \"equal\"");
   if (count > 1 && count != boundaries)
     refuse_settings({bits, "pipeline.stages"},
                     section + ": rate needs one value or one per boundary",
-                    to_string(count) + " values, " + to_string(boundaries) + " boundaries",
+                    fmt::format("{} values, {} boundaries", count, boundaries),
                     "the boundaries are one fewer than pipeline.stages");
 }
 
@@ -229,8 +232,8 @@ void check_gradients(const Settings& s) {
     refuse_settings(
         {"boundary.backward.sparse.positions", "boundary.forward.codec"},
         "boundary.backward.sparse.positions = \"forward\" needs positions of activations",
-        "boundary.forward.codec = \"" +
-            std::string(kCodecKindNames[static_cast<std::size_t>(s.forward.kind)]) + "\"",
+        fmt::format("boundary.forward.codec = \"{}\"",
+                    kCodecKindNames[static_cast<std::size_t>(s.forward.kind)]),
         "use boundary.forward.codec = \"topk\" or \"aqsgd_topk\", or positions = \"largest\"");
   if (!sends_changes(s.backward)) return;
   const std::string kind = kCodecKindNames[static_cast<std::size_t>(s.backward.kind)];
@@ -263,8 +266,8 @@ std::vector<LinkSettings> links_of(const Draft& draft, const Draft::Links& own,
                                                         : "links")
                                         : (of_ranks ? "stages" : "boundaries");
     refuse_settings({key, common, "pipeline.stages"},
-                    std::string("network ") + name + " needs one value or one per " + of,
-                    to_string(size) + " values, " + to_string(count) + " " + all,
+                    fmt::format("network {} needs one value or one per {}", name, of),
+                    fmt::format("{} values, {} {}", size, count, all),
                     of_ranks ? "with network.wire = \"rank\" each " + of + " has one wire"
                     : interleaves
                         ? "links join ranks to the next one, and the last one of more than two to "
@@ -300,7 +303,7 @@ void join_links(Draft& draft) {
     if (links->bits_per_second.empty() && links->latency_seconds.empty()) continue;
     const std::string name = section;
     refuse_settings({name + ".bandwidth", name + ".latency", "network.wire"},
-                    std::string("[") + section + "] means nothing with network.wire = \"rank\"", {},
+                    fmt::format("[{}] means nothing with network.wire = \"rank\"", section), {},
                     "a rank's wire serves both directions: set [network] bandwidth and latency");
   }
   network.ranks = links_of(draft, draft.both, "network", ranks);
@@ -314,7 +317,7 @@ void check_local_epochs(const Settings& settings, std::uint64_t steps_per_epoch,
     return;
   throw UserError({.what = "the steps of an epoch, after which evaluations are due, are not a "
                            "multiple of replicas.local_steps",
-                   .value = std::to_string(steps_per_epoch) + " and " + std::to_string(local_steps),
+                   .value = fmt::format("{} and {}", steps_per_epoch, local_steps),
                    .remedy = "set training.evaluate_every to a multiple of replicas.local_steps",
                    .keys = {"training.evaluate_every", "replicas.local_steps"}});
 }

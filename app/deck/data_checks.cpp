@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/deck/data_checks.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -27,14 +29,14 @@ void check_resnet(const ModelSettings& m) {
   constexpr std::int64_t kMostChannels = ResnetConfig::kMostChannels;
   if (m.depths.empty() || m.depths.size() > kMostGroups)
     refuse_settings({"model.new.depths"},
-                    "model.new.depths has no entries, or more than " + to_string(kMostGroups),
-                    to_string(m.depths.size()) + " entries",
+                    fmt::format("model.new.depths has no entries, or more than {}", kMostGroups),
+                    fmt::format("{} entries", m.depths.size()),
                     "give a number of blocks for each group");
   if (const std::int64_t most = std::int64_t{m.n_embd} << (m.depths.size() - 1);
       most > kMostChannels)
     refuse_settings({"model.new.n_embd", "model.new.depths"},
                     "model.new.n_embd gives the last group too many channels",
-                    to_string(most) + " of at most " + to_string(kMostChannels),
+                    fmt::format("{} of at most {}", most, kMostChannels),
                     "lower model.new.n_embd, or give fewer groups in model.new.depths");
 }
 
@@ -44,7 +46,7 @@ void check_images(const Settings& s) {
                     name_of(s.data.format), "use automatic, idx, cifar10, cifar100 or directory");
   if (s.data.images.size.size() > 2)
     refuse_settings({"data.images.size"}, "data.images.size is neither a side nor height and width",
-                    to_string(s.data.images.size.size()) + " values", "give one or two values");
+                    fmt::format("{} values", s.data.images.size.size()), "give one or two values");
   if (s.data.sequence_length > 0)
     refuse_settings({"data.sequence_length", "data.kind"}, "data.sequence_length is for texts",
                     to_string(s.data.sequence_length),
@@ -67,12 +69,13 @@ void check_kind_of_data(const Settings& s) {
   if (!s.data.answers.files.empty())
     refuse_settings(
         {"evaluation.prompts", "data.kind"}, "evaluation.prompts requires a language model",
-        std::string("data.kind = \"") + name_of(s.data.kind) + "\"", "remove evaluation.prompts");
+        fmt::format("data.kind = \"{}\"", name_of(s.data.kind)), "remove evaluation.prompts");
   if (s.data.kind == DataKind::images) return check_images(s);
   const std::size_t texts = s.data.labelled.texts.size();
   if (texts < 1 || texts > 2)
     refuse_settings({"data.labelled.texts"}, "a record has one text or two",
-                    to_string(texts) + " fields", "name one or two fields in data.labelled.texts");
+                    fmt::format("{} fields", texts),
+                    "name one or two fields in data.labelled.texts");
 }
 
 /// True when every data file holds tokens already.
@@ -91,17 +94,15 @@ void check_model(const Settings& s) {
   const ModelSettings& m = s.model;
   if (m.path.empty() && m.type == "resnet") return check_resnet(m);
   if (m.n_embd % m.n_head != 0) {
-    refuse_settings({"model.new.n_head", "model.new.n_embd"},
-                    "model.new.n_head does not divide n_embd",
-                    to_string(m.n_head) + " heads, " + to_string(m.n_embd) + " channels",
-                    "use a divisor of n_embd");
+    refuse_settings(
+        {"model.new.n_head", "model.new.n_embd"}, "model.new.n_head does not divide n_embd",
+        fmt::format("{} heads, {} channels", m.n_head, m.n_embd), "use a divisor of n_embd");
   }
   if (m.path.empty() && is_text(s.data.kind) && s.data.sequence_length > m.n_positions) {
-    refuse_settings(
-        {"data.sequence_length", "model.new.n_positions"},
-        "data.sequence_length is longer than the new model's n_positions",
-        to_string(s.data.sequence_length) + " tokens, " + to_string(m.n_positions) + " positions",
-        "raise model.new.n_positions or lower data.sequence_length");
+    refuse_settings({"data.sequence_length", "model.new.n_positions"},
+                    "data.sequence_length is longer than the new model's n_positions",
+                    fmt::format("{} tokens, {} positions", s.data.sequence_length, m.n_positions),
+                    "raise model.new.n_positions or lower data.sequence_length");
   }
 }
 
@@ -144,7 +145,7 @@ void check_data(const Settings& s) {
         std::pair{"data.predict", &d.predict}, std::pair{"data.jsonl_fields", &d.jsonl_fields},
         std::pair{"evaluation.prompts", &d.answers.files}}) {
     if (std::ranges::any_of(*list, empty)) {
-      refuse_settings({key}, std::string(key) + " holds an empty name", "\"\"", "remove it");
+      refuse_settings({key}, fmt::format("{} holds an empty name", key), "\"\"", "remove it");
     }
   }
   if (d.jsonl_fields.empty()) {

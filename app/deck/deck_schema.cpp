@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
 #include <cmath>
 #include <string>
 #include <vector>
@@ -29,12 +31,11 @@ std::string or_list(const std::string& one) {
 /// `name`: "minimum" or "exclusiveMinimum" and so on.
 std::string limit(const char* name, double value) {
   if (!std::isfinite(value)) return "";
-  return ", \"" + std::string(name) + "\": " + format_number(value);
+  return fmt::format(R"(, "{}": {})", name, format_number(value));
 }
 
 std::string integer(std::int64_t low, std::int64_t high) {
-  return R"("type": "integer", "minimum": )" + std::to_string(low) +
-         ", \"maximum\": " + std::to_string(high);
+  return fmt::format(R"("type": "integer", "minimum": {}, "maximum": {})", low, high);
 }
 
 std::string quantity(std::span<const Unit> units) {

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -82,7 +84,8 @@ std::string effective_deck(const Settings& settings) {
   for (const deck::Section& section : deck::sections()) {
     text += (text.empty() ? "[" : "\n[") + section.name + "]\n";
     for (const deck::Key& key : keys) {
-      if (key.section == section.name) text += key.name + " = " + deck::written(key) + "\n";
+      if (key.section == section.name)
+        text += fmt::format("{} = {}\n", key.name, deck::written(key));
     }
   }
   return text;
@@ -122,8 +125,8 @@ std::string deck_reference() {
     text += section.meaning + "\n\n| key | value | default | meaning |\n|---|---|---|---|\n";
     for (const deck::Key& key : keys) {
       if (key.section != section.name) continue;
-      text += "| `" + key.name + "` | " + deck::allowed(key) + " | `" + deck::written(key) +
-              "` | " + key.meaning + " |\n";
+      text += fmt::format("| `{}` | {} | `{}` | {} |\n", key.name, deck::allowed(key),
+                          deck::written(key), key.meaning);
     }
   }
   return text;

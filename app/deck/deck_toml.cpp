@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/deck/deck_toml.hpp"
 
+#include <fmt/format.h>
+
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -17,7 +19,7 @@ namespace {
 [[noreturn]] void refuse_flaw(const TomlFlaw& flaw, DeckPlace place) {
   if (place.line > 0) place.line = flaw.line;
   if (flaw.kind == TomlFlaw::nesting) {
-    refuse(place, "nested deeper than " + std::to_string(max_nesting) + " levels", {},
+    refuse(place, fmt::format("nested deeper than {} levels", max_nesting), {},
            "a deck has sections, keys and lists of values");
   }
   refuse(place, "not valid TOML: a letter outside ASCII that is in no text, or behind a backslash",
@@ -78,7 +80,7 @@ toml::table parse_toml(const std::string& text, const std::string& file) {
     const std::string word = bare_word_at(text, error.source().begin.line);
     if (!word.empty())
       refuse(place_in(file, error.source()), "a text without quotes", word,
-             "put it in quotes: \"" + word + "\"");
+             fmt::format("put it in quotes: \"{}\"", word));
     refuse(place_in(file, error.source()), "not valid TOML: " + std::string(error.description()));
   } catch (const TomlAssertion&) {
     refuse({file}, "not valid TOML", {}, "a section's name may hold A-Z, a-z, 0-9, _ and -");

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/deck/keys.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -66,8 +68,8 @@ void split(const std::vector<LinkSettings>& links, Draft::Links& lists) {
 }
 
 std::string range(std::int64_t low, std::int64_t high) {
-  if (high == kAnyCount) return "at least " + std::to_string(low);
-  return std::to_string(low) + " to " + std::to_string(high);
+  if (high == kAnyCount) return fmt::format("at least {}", low);
+  return fmt::format("{} to {}", low, high);
 }
 
 std::string range(const Real& real) {
@@ -85,8 +87,8 @@ struct Allowed {
   }
   std::string operator()(const Real& real) const { return "number, " + range(real); }
   std::string operator()(const RealList& list) const {
-    return "number, 0 or " + format_number(list.low) + " to " + format_number(list.high) +
-           "; or a list of these";
+    return fmt::format("number, 0 or {} to {}; or a list of these", format_number(list.low),
+                       format_number(list.high));
   }
   std::string operator()(const Text& text) const {
     return text.may_be_empty ? "string" : "string, not empty";
@@ -104,8 +106,8 @@ struct Allowed {
   }
   template <class T>
   static std::string quantity(const T& target) {
-    return base_of(target.units) + ", or a string with a unit: " + unit_names(target.units) +
-           ", at most " + format_quantity(target.high, target.units);
+    return fmt::format("{}, or a string with a unit: {}, at most {}", base_of(target.units),
+                       unit_names(target.units), format_quantity(target.high, target.units));
   }
   static std::string base_of(std::span<const Unit> units) {
     for (const Unit& unit : units)

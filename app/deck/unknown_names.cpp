@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/deck/unknown_names.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "app/deck/deck_mistakes.hpp"
@@ -88,14 +90,15 @@ std::string remedy_for(const std::vector<Key>& keys, const std::string& section,
       if (key.name == best) return question(key.full_name());
     }
   }
-  return all.empty() ? "it has only sections" : "the keys of [" + section + "] are " + all;
+  return all.empty() ? "it has only sections"
+                     : fmt::format("the keys of [{}] are {}", section, all);
 }
 
 }  // namespace
 
 void refuse_key(const std::vector<Key>& keys, const std::string& section, const std::string& name,
                 const DeckPlace& place) {
-  refuse(place, "unknown key '" + name + "' in [" + section + "]", {},
+  refuse(place, fmt::format("unknown key '{}' in [{}]", name, section), {},
          remedy_for(keys, section, name));
 }
 

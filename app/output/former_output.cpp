@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/former_output.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -50,7 +52,7 @@ std::optional<DeckDifference> difference_between(const Settings& former, const S
                               const std::string& value, const std::string& key) {
   std::vector<std::string> keys = {"output.directory"};
   if (!key.empty()) keys.insert(keys.begin(), key);
-  throw UserError({.what = "the run in " + settings.output.directory + " " + what,
+  throw UserError({.what = fmt::format("the run in {} {}", settings.output.directory, what),
                    .value = value,
                    .remedy = kWayOut,
                    .keys = std::move(keys)});
@@ -62,11 +64,12 @@ void expect_same_deck(const FormerRun& former, const Settings& settings) {
     difference = difference_between(parse_stored_deck(former.deck, "its deck"), settings,
                                     former.is_finished);
   } catch (const UserError& error) {
-    refuse_deck(settings, std::string("has a deck that cannot be compared: ") + error.what(), "",
+    refuse_deck(settings, fmt::format("has a deck that cannot be compared: {}", error.what()), "",
                 "");
   }
   if (difference)
-    refuse_deck(settings, "has another deck: " + difference->key + " = " + difference->left,
+    refuse_deck(settings,
+                fmt::format("has another deck: {} = {}", difference->key, difference->left),
                 difference->right, difference->key);
 }
 
@@ -161,10 +164,10 @@ FormerRun look(const Settings& settings) {
       const bool is_there = fs::exists(fs::symlink_status(path, ignored));
       // A run that is not finished may have best/, too.
       if (newest->milestone && (is_there || model_in_place(settings) == model_directory(settings)))
-        throw UserError({.what = std::string(is_there ? "cannot be read" : "is missing") +
-                                 ", and the run of these checkpoints may be finished",
+        throw UserError({.what = fmt::format("{}, and the run of these checkpoints may be finished",
+                                             is_there ? "cannot be read" : "is missing"),
                          .file = path,
-                         .remedy = std::string("put it back, ") + kWayOut,
+                         .remedy = fmt::format("put it back, {}", kWayOut),
                          .keys = {"output.directory"}});
       return {newest->run_id, false, true, newest->deck, newest->step, 0};
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/former_run_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <sstream>
@@ -47,10 +49,10 @@ std::optional<EvaluationLoss> FormerFile::best() const {
 void FormerFile::expect_steps(std::uint64_t count) const {
   for (std::uint64_t row = 0; row < count; ++row)
     if (row >= steps_.size() || steps_[row] != row + 1)
-      throw UserError({.what = "the run file of a checkpoint lacks step " +
-                               std::to_string(row + 1) + " of " + std::to_string(count),
-                       .file = file_.file_name(),
-                       .remedy = "start from another checkpoint"});
+      throw UserError(
+          {.what = fmt::format("the run file of a checkpoint lacks step {} of {}", row + 1, count),
+           .file = file_.file_name(),
+           .remedy = "start from another checkpoint"});
 }
 
 std::uint64_t FormerFile::evaluations_until(std::uint64_t step) const {

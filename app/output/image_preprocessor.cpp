@@ -7,6 +7,7 @@
 #include <optional>
 #include <tuple>
 
+#include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 #include "core/files/input_file.hpp"
 #include "core/files/json.hpp"
@@ -78,7 +79,13 @@ std::vector<std::string> warnings_of_preprocessor(const Settings& settings) {
   const std::string path = settings.model.path + "/" + kImagePreprocessorFile;
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
-  const Json file = read_json_file(path, file_limit::model_config);
+  Json file;
+  try {
+    file = read_json_file(path, file_limit::model_config);
+  } catch (const UserError& broken) {  // the file sets nothing, so that runs do not need it
+    return {std::string(broken.what()) +
+            ", so that its mean and deviation are not compared with the deck's"};
+  }
   if (!file.is_object() || !normalizes_as_here(file)) return {};
   std::string keys;
   const ImageSettings& images = settings.data.images;
@@ -86,9 +93,9 @@ std::vector<std::string> warnings_of_preprocessor(const Settings& settings) {
        {std::tuple{"image_mean", "data.images.mean", &images.mean},
         std::tuple{"image_std", "data.images.deviation", &images.deviation}}) {
     const std::optional<std::vector<double>> given = numbers(file, key);
-    if (!given || given->empty() ||
-        is_near(by_channel(*own, static_cast<int>(given->size())), *given))
-      continue;
+    if (!given || given->empty()) continue;
+    const auto channels = static_cast<int>(std::max(own->size(), given->size()));
+    if (is_near(by_channel(*own, channels), by_channel(*given, channels))) continue;
     keys += (keys.empty() ? "" : " and ") + std::string(name) + " = " + Json(*given).dump();
   }
   if (keys.empty()) return {};

@@ -19,7 +19,7 @@ void add_image_preprocessor(const ImageSettings& settings, const ImageShape& sha
                             std::vector<KeptFile>& files);
 
 /// Warns if the file in model.path names another mean or deviation than the deck, which a model
-/// that was trained with them does not know. Throws UserError if the file is no JSON.
+/// that was trained with them does not know, or if it cannot be read.
 std::vector<std::string> warnings_of_preprocessor(const Settings& settings);
 
 }  // namespace deltapipe

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/predictions_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -58,7 +60,7 @@ std::string PredictionsFile::csv_line(std::int32_t label, std::int32_t predictio
   const auto name = [&](std::int32_t index) {
     return index < 0 ? std::string() : csv_field(classes_[static_cast<std::size_t>(index)]);
   };
-  std::string line = std::to_string(samples_) + ",";
+  std::string line = fmt::format("{},", samples_);
   if (file != nullptr) line += csv_field(*file) + ",";
   line += name(label) + "," + name(prediction);
   for (const float p : probabilities) line += "," + number_text("%.6g", p);
@@ -69,10 +71,10 @@ void PredictionsFile::append(std::span<const std::int32_t> label_B,
                              std::span<const float> probabilities,
                              std::span<const std::string> file_B) {
   DELTAPIPE_ASSERT(file_B.size() == (named_ ? label_B.size() : 0),
-                   std::to_string(file_B.size()) + " files");
+                   fmt::format("{} files", file_B.size()));
   const std::size_t classes = classes_.size();
   DELTAPIPE_ASSERT(probabilities.size() == label_B.size() * classes,
-                   std::to_string(probabilities.size()) + " probabilities");
+                   fmt::format("{} probabilities", probabilities.size()));
   std::vector<std::int32_t> predicted;
   std::string lines;
   for (std::size_t b = 0; b < label_B.size(); ++b) {

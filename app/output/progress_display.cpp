@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/progress_display.hpp"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -124,11 +125,11 @@ void ProgressDisplay::step(const Progress& progress) {
   const double left = seconds_between(start_, now) * static_cast<double>(steps_ - progress.step) /
                       static_cast<double>(progress.step - first_step_);
   const std::vector<Part> parts = {
-      {"step " + std::to_string(progress.step) + "/" + std::to_string(steps_), 7},
-      {"epoch " + number_text("%.2f", progress.epoch), 2},
-      {"loss " + number_text("%.4f", progress.loss), 6},
-      {"lr " + number_text("%.3g", progress.learning_rate), 1},
-      {with_prefix(rate.tokens_per_second) + " " + targets_ + "/s", 4},
+      {fmt::format("step {}/{}", progress.step, steps_), 7},
+      {fmt::format("epoch {:.2f}", progress.epoch), 2},
+      {fmt::format("loss {}", number_text("%.4f", progress.loss)), 6},
+      {fmt::format("lr {:.3g}", progress.learning_rate), 1},
+      {fmt::format("{} {}/s", with_prefix(rate.tokens_per_second), targets_), 4},
       {with_prefix(rate.bytes_per_second) + (rate.bytes_per_second < 1000 ? " " : "") + "B/s", 3},
       {duration_text(left) + " left", 5}};
   if (bar_) {

@@ -2,6 +2,8 @@
 // Columns of run.h5: datasets of a table, with the rows that are not in the file yet.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -47,9 +49,9 @@ class Column {
     rows_.push_back(value);
   }
   void add(const std::vector<T>& values) {
-    DELTAPIPE_ASSERT(values.size() == width_.entries,
-                     text_.name + " has " + std::to_string(values.size()) + " entries, not " +
-                         std::to_string(width_.entries));
+    DELTAPIPE_ASSERT(
+        values.size() == width_.entries,
+        fmt::format("{} has {} entries, not {}", text_.name, values.size(), width_.entries));
     add_padded(values, rows_);
   }
   void create(hdf5::Group& group) const {

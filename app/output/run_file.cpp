@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/run_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -138,9 +140,10 @@ class RunFile::State {
     former.expect_steps(step);
     const std::string kokkos = former.kokkos();
     if (warn_ && !kokkos.empty() && kokkos != attributes.kokkos)
-      warn_("the run so far was computed with " + printable(kokkos) + ", it goes on with " +
-            attributes.kokkos +
-            ": results may differ by rounding from those of a run without a break");
+      warn_(fmt::format(
+          "the run so far was computed with {}, it goes on with {}: results may differ by rounding "
+          "from those of a run without a break",
+          printable(kokkos), attributes.kokkos));
     const std::uint64_t evaluations = former.evaluations_until(step);
     take_lists(former, continuation);
     rows_.restarts.add(

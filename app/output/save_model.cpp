@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/save_model.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -157,7 +159,7 @@ void check_model_directory(const std::string& directory, const Settings& setting
   for (const auto& [key, path] : {std::pair{"model.path", settings.model.path},
                                   std::pair{"tokenizer.path", settings.tokenizer.path}})
     if (is_in(path, directory))
-      throw UserError({.what = std::string("the trained model would replace that of ") + key,
+      throw UserError({.what = fmt::format("the trained model would replace that of {}", key),
                        .value = path,
                        .remedy = "set another output.directory",
                        .keys = {"output.directory", key}});
@@ -200,9 +202,10 @@ std::string save_model(const ExecSpace& exec, const std::string& directory, Prec
       for (const std::string& name : plan.model->saved_counters(p)) writer.write_zeros(name);
     writer.finish();
     if (writer.overflows() > 0)
-      print_warnings({std::to_string(writer.overflows()) + " weights in " + directory +
-                      " are infinite: they are beyond the range of output.model_precision; use "
-                      "\"bf16\" or \"fp32\""});
+      print_warnings(
+          {fmt::format("{} weights in {} are infinite: they are beyond the range of "
+                       "output.model_precision; use \"bf16\" or \"fp32\"",
+                       writer.overflows(), directory)});
     plan.model->save_configuration(model.path(), precision);
     write_kept_files(plan.kept_files, model.path());
     const auto is_of_tokenizer = [](const KeptFile& file) { return is_tokenizer_file(file.name); };

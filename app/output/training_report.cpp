@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/training_report.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -84,38 +86,38 @@ void print_files(const Settings& settings, const BestEvaluation& kept) {
 
 std::string answers_text(const DataSplit& data) {
   const std::uint64_t count = data.answers.size();
-  return count > 0 ? ", " + std::to_string(count) + " prompts with answers" : "";
+  return count > 0 ? fmt::format(", {} prompts with answers", count) : "";
 }
 
 std::string exact_match_text(const EvaluationFigures& figures) {
   if (std::isnan(figures.exact_match)) return "";
-  return ", exact match " + number_text("%.2f", 100 * figures.exact_match) + " %";
+  return fmt::format(", exact match {:.2f} %", 100 * figures.exact_match);
 }
 
 std::string metrics_text(const EvaluationFigures& figures, int fewer) {
   std::string text;
   for (const MetricValue& of : figures.metrics) {
-    const std::string format = "%." + std::to_string(std::max(0, of.metric->digits - fewer)) + "f";
-    text += (text.empty() ? "" : ", ") + std::string(of.metric->name) + " " +
-            number_text(format.c_str(), of.value);
+    const std::string format = fmt::format("%.{}f", std::max(0, of.metric->digits - fewer));
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", of.metric->name,
+                        number_text(format.c_str(), of.value));
   }
   return text;
 }
 
 std::string evaluation_text(const EvaluationRecord& record, EvaluationMode mode) {
   const EvaluationFigures& figures = *record.of(mode);
-  return "epoch " + number_text("%.2f", record.epoch) + ": " + name_of_loss(mode) + " " +
-         number_text("%.4f", figures.loss) + ", " + metrics_text(figures) +
-         exact_match_text(figures);
+  return fmt::format("epoch {:.2f}: {} {}, {}{}", record.epoch, name_of_loss(mode),
+                     number_text("%.4f", figures.loss), metrics_text(figures),
+                     exact_match_text(figures));
 }
 
 std::string early_end_text(std::uint64_t steps_done, std::uint64_t steps, std::uint64_t patience,
                            const BestEvaluation& course) {
-  std::string text = "stopped early after step " + std::to_string(steps_done) + " of " +
-                     std::to_string(steps) + ": training.patience = " + std::to_string(patience) +
-                     ", no lower validation loss in " + std::to_string(course.since()) +
-                     " evaluation(s)";
-  if (course.is_known()) text += " since step " + std::to_string(course.step());
+  std::string text = fmt::format(
+      "stopped early after step {} of {}: training.patience = {}, no lower validation loss in {} "
+      "evaluation(s)",
+      steps_done, steps, patience, course.since());
+  if (course.is_known()) text += fmt::format(" since step {}", course.step());
   return text;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/preflight/available_inputs.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -42,8 +44,9 @@ void make_model(const Settings& settings, AvailableInputs& inputs) {
     end_of_text = known.end_of_text;
   } else if (settings.tokenizer.train_vocabulary > 0) {
     vocabulary = settings.tokenizer.train_vocabulary;
-    inputs.assumption = "the tokenizer is not trained yet: assumed are all " +
-                        std::to_string(vocabulary) + " tokens of tokenizer.train_vocabulary";
+    inputs.assumption = fmt::format(
+        "the tokenizer is not trained yet: assumed are all {} tokens of tokenizer.train_vocabulary",
+        vocabulary);
   } else if (is_text(settings.data.kind)) {
     inputs.assumption = "the vocabulary is not known yet: all is without token embeddings";
   }

@@ -1,22 +1,35 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/preflight/idle_settings.hpp"
 
+#include <fmt/format.h>
+
+#include <span>
+#include <utility>
+
 #include "comm/pipeline/pipeline.hpp"
 #include "core/codec/algorithms/recommended.hpp"
+#include "models/model.hpp"
 
 namespace deltapipe {
 
 namespace {
 
-/// A setting of a boundary: whether it has another value than where nothing was said of it, and
-/// what it takes to have an effect.
+/// A key of a section: whether the deck sets it without effect, and the settings that it requires.
 struct Idle {
   const char* key;
   bool is_idle;
-  std::string wants;
+  std::string required;
 };
 
-/// True if the deck gives the links between stages a bandwidth or a latency.
+void add_warnings(const std::string& section, std::span<const Idle> settings,
+                  std::vector<std::string>& warnings) {
+  for (const Idle& setting : settings)
+    if (setting.is_idle)
+      warnings.push_back(fmt::format("{}{} has no effect: it requires {}", section, setting.key,
+                                     setting.required));
+}
+
+/// Returns true if the deck gives the links between stages a bandwidth or a latency.
 bool has_links(const NetworkSettings& network) {
   return !network.forward.empty() || !network.backward.empty() || !network.ranks.empty();
 }
@@ -60,7 +73,7 @@ std::vector<Idle> idle_settings(const CodecSettings& codec, const RateSettings& 
   };
 }
 
-/// True if no direction holds the error that codec = "auto" derives from boundary.error.
+/// Returns true if no direction holds the error that codec = "auto" derives from boundary.error.
 bool is_error_idle(const Settings& settings) {
   const double error = settings.auto_error;
   const auto is_held = [error](const RateSettings& rate, Direction direction) {
@@ -82,27 +95,67 @@ std::string missing_for_moves(const Settings& settings) {
   return {};
 }
 
-/// Adds warnings about settings of replicas, and about links that join nothing.
-void add_warnings_of_ranks(const Settings& settings, std::vector<std::string>& warnings) {
+/// Adds warnings about keys of [model.new] that another architecture has.
+void add_warnings_of_new_model(const ModelSettings& model, std::vector<std::string>& warnings) {
+  if (!model.path.empty()) return;
+  const ModelType& type = model_type(model.type);
+  const ModelSettings usual;
+  const std::pair<const char*, bool> keys[] = {
+      {"n_layer", model.n_layer != usual.n_layer},
+      {"n_head", model.n_head != usual.n_head},
+      {"n_inner", model.n_inner != usual.n_inner},
+      {"n_positions", model.n_positions != usual.n_positions},
+      {"patch_size", model.patch_size != usual.patch_size},
+      {"depths", model.depths != usual.depths},
+      {"stem", model.stem != usual.stem},
+  };
+  for (const auto& [key, is_set] : keys)
+    if (is_set && !type.has_new_key(key))
+      warnings.push_back(
+          fmt::format("model.new.{} has no effect on a model of type \"{}\"", key, model.type));
+}
+
+/// Adds warnings about settings of replicas.
+void add_warnings_of_replicas(const Settings& settings, std::vector<std::string>& warnings) {
   const ReplicaSettings& replicas = settings.replicas;
-  const PipelineSettings& pipeline = settings.pipeline;
+  const ReplicaSettings usual;
   const ReplicaCodec codec = replicas.codec;
-  if (replicas.topk != ReplicaSettings().topk && codec != ReplicaCodec::topk)
-    warnings.emplace_back("replicas.topk has no effect: it requires replicas.codec = \"topk\"");
-  if (replicas.bits != ReplicaSettings().bits && !has_errors(codec))
+  const bool is_alone = settings.pipeline.replicas == 1;
+  const char* const any_errors = "replicas.codec = \"quantized\", \"topk\" or \"adam_moment\"";
+  const char* const several = "pipeline.replicas = 2 or more";
+  const Idle idle[] = {
+      {"topk", replicas.topk != usual.topk && codec != ReplicaCodec::topk,
+       "replicas.codec = \"topk\""},
+      {"bits", replicas.bits != usual.bits && !has_errors(codec), any_errors},
+      {"warmup_epochs", replicas.warmup_epochs > 0 && !has_errors(codec), any_errors},
+      {"outer_learning_rate",
+       replicas.outer_learning_rate != usual.outer_learning_rate && replicas.local_steps == 0,
+       "replicas.local_steps"},
+      {"outer_momentum",
+       replicas.outer_momentum != usual.outer_momentum && replicas.local_steps == 0,
+       "replicas.local_steps"},
+      // Second moments freeze with one replica as well.
+      {"codec", is_alone && codec != ReplicaCodec::none && codec != ReplicaCodec::adam_moment,
+       several},
+  };
+  add_warnings("replicas.", idle, warnings);
+  if (replicas.local_steps > 0 && is_alone)
     warnings.emplace_back(
-        "replicas.bits has no effect: it requires replicas.codec = \"quantized\", \"topk\" or "
-        "\"adam_moment\"");
-  // Second moments freeze with one replica as well.
-  if (pipeline.replicas == 1 && codec != ReplicaCodec::none && codec != ReplicaCodec::adam_moment)
-    warnings.emplace_back(
-        "replicas.codec has no effect: it requires pipeline.replicas = 2 or more");
+        "replicas.local_steps is set and there is one replica: no sums are sent, and outer steps "
+        "still change its parameters; set pipeline.replicas to 2 or more, or replicas.local_steps "
+        "to 0");
+}
+
+/// Adds warnings about links that join nothing.
+void add_warnings_of_links(const Settings& settings, std::vector<std::string>& warnings) {
   const NetworkSettings& network = settings.network;
+  const PipelineSettings& pipeline = settings.pipeline;
   const bool joins_replicas = pipeline.replicas > 1 && network.wire == WireSharing::rank;
   if (pipeline.stages == 1 && !joins_replicas && has_links(network))
-    warnings.push_back(std::string("[network] has no effect: its links join stages; ") +
-                       (pipeline.replicas > 1 ? "those of replicas are [network.replicas]"
-                                              : "set pipeline.stages to 2 or more"));
+    warnings.push_back(fmt::format("[network] has no effect: its links join stages; {}",
+                                   pipeline.replicas > 1
+                                       ? "those of replicas are [network.replicas]"
+                                       : "set pipeline.stages to 2 or more"));
   if (pipeline.replicas == 1 && network.replicas != LinkSettings())
     warnings.emplace_back(
         "[network.replicas] has no effect: it requires pipeline.replicas = 2 or more");
@@ -114,7 +167,9 @@ std::vector<std::string> warnings_without_effect(const Settings& settings) {
   std::vector<std::string> warnings;
   if (settings.data.images.padding > 0 && settings.data.kind != DataKind::images)
     warnings.emplace_back("data.images.padding has no effect: it requires data.kind = \"images\"");
-  add_warnings_of_ranks(settings, warnings);
+  add_warnings_of_new_model(settings.model, warnings);
+  add_warnings_of_replicas(settings, warnings);
+  add_warnings_of_links(settings, warnings);
   if (settings.pipeline.stages == 1) return warnings;
   if (is_error_idle(settings))
     warnings.emplace_back(
@@ -125,23 +180,22 @@ std::vector<std::string> warnings_without_effect(const Settings& settings) {
     const CodecSettings& codec = forward ? settings.forward : settings.backward;
     if (codec.kind == CodecKind::none) continue;
     const std::string section = std::string("boundary.") + name_of(direction) + ".";
-    for (const Idle& idle :
-         idle_settings(codec, forward ? settings.forward_rate : settings.backward_rate,
-                       settings.network, direction))
-      if (idle.is_idle)
-        warnings.push_back(section + idle.key + " has no effect: it requires " + idle.wants);
+    add_warnings(section,
+                 idle_settings(codec, forward ? settings.forward_rate : settings.backward_rate,
+                               settings.network, direction),
+                 warnings);
   }
   if (settings.move_memories != MovedBy::nothing)
     if (const std::string missing = missing_for_moves(settings); !missing.empty())
       warnings.push_back("boundary.move_memories has no effect: it requires " + missing);
   if (settings.evaluation.changes != EvaluationSettings().changes) {
-    std::string wants;
+    std::string required;
     if (!settings.evaluation.has(EvaluationMode::codec))
-      wants = "evaluation.boundary = \"codec\" or \"both\"";
+      required = "evaluation.boundary = \"codec\" or \"both\"";
     else if (settings.forward.kind != CodecKind::none && !sends_changes(settings.forward))
-      wants = "boundary.forward.codec = \"aqsgd\" or \"aqsgd_topk\"";
-    if (!wants.empty())
-      warnings.push_back("evaluation.changes has no effect: it requires " + wants);
+      required = "boundary.forward.codec = \"aqsgd\" or \"aqsgd_topk\"";
+    if (!required.empty())
+      warnings.push_back("evaluation.changes has no effect: it requires " + required);
   }
   return warnings;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/preflight/memory_prediction.hpp"
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
@@ -274,13 +275,14 @@ void check_spill_space(const std::vector<SpillNeed>& needs) {
   }
   for (const auto& [place, need] : sums) {
     if (need.bytes <= need.available) continue;
-    throw UserError(
-        {.what = "too little disk space in " + need.directory + " on the machine of rank " +
-                 std::to_string(need.machine) + ": the activation caches need " +
-                 bytes_text(need.bytes) + ", " + bytes_text(need.available) + " are free",
-         .remedy = "free space, set cache.directory to a larger disk or choose a smaller "
-                   "cache.storage",
-         .keys = {"cache.directory", "output.directory"}});
+    throw UserError({.what = fmt::format("too little disk space in {} on the machine of rank {}: "
+                                         "the activation caches need {}, {} are free",
+                                         need.directory, need.machine, bytes_text(need.bytes),
+                                         bytes_text(need.available)),
+                     .remedy =
+                         "free space, set cache.directory to a larger disk or choose a smaller "
+                         "cache.storage",
+                     .keys = {"cache.directory", "output.directory"}});
   }
 }
 
@@ -311,10 +313,10 @@ struct SharedMemory {
 
 void check_shared(const SharedMemory& memory, const std::string& owner, const char* remedy) {
   if (memory.total == 0 || memory.need <= memory.total) return;
-  throw UserError({.what = "the run needs more memory than the " + owner + " of rank " +
-                           std::to_string(memory.first_rank) + " has",
-                   .value = bytes_text(memory.need) + " for " + std::to_string(memory.ranks) +
-                            " rank(s), " + bytes_text(memory.total) + " there",
+  throw UserError({.what = fmt::format("the run needs more memory than the {} of rank {} has",
+                                       owner, memory.first_rank),
+                   .value = fmt::format("{} for {} rank(s), {} there", bytes_text(memory.need),
+                                        memory.ranks, bytes_text(memory.total)),
                    .remedy = remedy,
                    .keys = {"pipeline.stages", "training.micro_batch_size"}});
 }
@@ -352,9 +354,9 @@ std::vector<std::string> warnings_of_disk(const std::vector<DiskNeed>& needs) {
     std::error_code error;
     const fs::space_info space = fs::space(existing_parent(need.directory), error);
     if (!error && space.available < need.bytes)
-      warnings.push_back("too little disk space in " + need.directory + ": " +
-                         bytes_text(space.available) + " free, " + bytes_text(need.bytes) +
-                         " needed");
+      warnings.push_back(fmt::format("too little disk space in {}: {} free, {} needed",
+                                     need.directory, bytes_text(space.available),
+                                     bytes_text(need.bytes)));
   }
   return warnings;
 }

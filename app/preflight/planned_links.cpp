@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/preflight/planned_links.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "comm/boundary/rank_links.hpp"
@@ -20,12 +22,12 @@ double PlannedLinks::latency_of(int from, int to) const {
 void PlannedLinks::pass(int from, int to, std::uint64_t bytes) {
   if (!are_known() || from == to) return;
   if (network_.ranks.empty()) {
-    loads_["rank " + std::to_string(from) + " to " + std::to_string(to)] +=
+    loads_[fmt::format("rank {} to {}", from, to)] +=
         EmulatedLink(between(from, to)).seconds_of(bytes);
     return;
   }
-  loads_["rank " + std::to_string(from) + " out"] += wire(from).seconds_of(bytes);
-  loads_["rank " + std::to_string(to) + " in"] += wire(to).seconds_of(bytes);
+  loads_[fmt::format("rank {} out", from)] += wire(from).seconds_of(bytes);
+  loads_[fmt::format("rank {} in", to)] += wire(to).seconds_of(bytes);
 }
 
 double PlannedLinks::sum_seconds_of(int rank, std::uint64_t bytes) const {
@@ -39,7 +41,7 @@ double PlannedLinks::sum_latency_of(int rank) const {
 }
 
 void PlannedLinks::pass_sum(int rank, std::uint64_t bytes) {
-  const std::string name = "rank " + std::to_string(rank);
+  const std::string name = fmt::format("rank {}", rank);
   const double seconds = sum_seconds_of(rank, bytes);
   if (!network_.ranks.empty()) {
     loads_[name + " out"] += seconds;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/preflight/start_check.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <optional>
 #include <sstream>
@@ -36,14 +38,15 @@ std::vector<std::string> values_of(const std::string& text) {
 }
 
 std::string rank_name(std::size_t rank) {
-  return "rank " + std::to_string(rank);
+  return fmt::format("rank {}", rank);
 }
 
 [[noreturn]] void refuse(std::size_t rank, const std::string& name, const std::string& theirs,
                          const std::string& ours, const std::string& remedy) {
-  throw UserError({.what = rank_name(rank) + " was started with another " + name + " than rank 0",
-                   .value = theirs + " on " + rank_name(rank) + ", " + ours + " on rank 0",
-                   .remedy = remedy});
+  throw UserError(
+      {.what = fmt::format("{} was started with another {} than rank 0", rank_name(rank), name),
+       .value = fmt::format("{} on {}, {} on rank 0", theirs, rank_name(rank), ours),
+       .remedy = remedy});
 }
 
 /// On the root, which has all ranks' texts: the first difference, fact by fact.
@@ -98,12 +101,12 @@ const char* name_of(Command command) {
 
 std::string fingerprint(const std::optional<Tokenizer>& tokenizer) {
   if (!tokenizer) return "none";
-  return std::to_string(tokenizer->vocabulary_size()) + " tokens, hash " + tokenizer->hash();
+  return fmt::format("{} tokens, hash {}", tokenizer->vocabulary_size(), tokenizer->hash());
 }
 
 std::string fingerprint(const Dataset& set) {
-  return std::to_string(set.size()) + " samples, " + std::to_string(set.all_targets()) +
-         " targets, hash " + hexadecimal(set.fingerprint());
+  return fmt::format("{} samples, {} targets, hash {}", set.size(), set.all_targets(),
+                     hexadecimal(set.fingerprint()));
 }
 
 std::vector<Fact> facts_of(const Model& model) {
@@ -118,7 +121,7 @@ std::vector<Fact> facts_of(const Model& model) {
 void compare_program_and_deck(MPI_Comm world, Command command, Settings& settings) {
   const std::string deck = effective_deck(settings);
   const std::vector<Fact> facts = {
-      {"version of deltapipe", std::string(version()) + " (" + std::string(revision()) + ")",
+      {"version of deltapipe", fmt::format("{} ({})", version(), revision()),
        "start the same program on all ranks"},
       {"command", name_of(command), "start all ranks with the same command"},
       {"model", settings.model.path.empty() ? "a new one" : "that of model.path", kSameDeck}};

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/preflight/target_warnings.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "comm/pipeline/bit_budget.hpp"
 #include "comm/pipeline/pipeline.hpp"
-#include "core/base/number_text.hpp"
 
 namespace deltapipe {
 
@@ -15,7 +16,7 @@ namespace {
 constexpr double kTolerance = 0.03;
 
 std::string percent_of_messages(double messages, const StepTotals& totals) {
-  return number_text("%.0f", 100 * messages / totals.steered) + " % of the messages had the ";
+  return fmt::format("{:.0f} % of the messages had the ", 100 * messages / totals.steered);
 }
 
 /// Reason for a missed target: steps are at the end of their range.
@@ -25,14 +26,14 @@ std::string reason_of(const StepTarget& target, const StepTotals& totals, bool w
   const double stuck = wants_larger_steps ? totals.at_most : totals.at_least;
   if (stuck == 0) return "the run was too short to make up for its first messages";
   return percent_of_messages(stuck, totals) +
-         (wants_larger_steps ? "largest step, " + number_text("%g", target.largest_step)
-                             : "least step, " + number_text("%g", kLeastChosenStep));
+         (wants_larger_steps ? fmt::format("largest step, {:g}", target.largest_step)
+                             : fmt::format("least step, {:g}", kLeastChosenStep));
 }
 
 std::string missed(const std::string& key, double target, int boundary, double reached,
                    const char* unit, const std::string& reason) {
-  return key + " = " + number_text("%g", target) + " was missed at boundary " +
-         std::to_string(boundary) + ": " + number_text("%.3g", reached) + unit + "; " + reason;
+  return fmt::format("{} = {:g} was missed at boundary {}: {:.3g}{}; {}", key, target, boundary,
+                     reached, unit, reason);
 }
 
 }  // namespace
@@ -72,8 +73,7 @@ std::string remedy_of(const CodecSettings& codec, const RateSettings& rate,
   if (sends_positions(codec)) return "set a larger " + section + "topk";
   if (rate.has_bits()) return "set a larger " + section + "rate";
   if (rate.target_error > 0)
-    return "set a smaller " + section + "quantizer.error than " +
-           number_text("%g", rate.target_error);
+    return fmt::format("set a smaller {}quantizer.error than {:g}", section, rate.target_error);
   if (codec.rms_step > 0) return "set " + section + "quantizer.error, or a smaller quantizer.step";
   return "set more " + section + "bits";
 }
@@ -100,12 +100,12 @@ std::vector<std::string> ErrorWatch::look_at(const StepRecord& record) {
       } else if (!seen.is_said) {
         seen.is_said = true;
         const std::string section = backward ? "boundary.backward." : "boundary.forward.";
-        warnings.push_back(
-            (backward ? "gradients" : "activations") + std::string(" at boundary ") +
-            std::to_string(b) + " arrive with a relative error of " +
-            number_text("%.2f", errors[b]) + " (steps " + std::to_string(seen.large_since) +
-            " to " + std::to_string(record.step) + "), from which models learn little; " +
-            remedy_of(codec, backward ? settings_.backward_rate : settings_.forward_rate, section));
+        warnings.push_back(fmt::format(
+            "{} at boundary {} arrive with a relative error of {:.2f} (steps {} to {}), from which "
+            "models learn little; {}",
+            backward ? "gradients" : "activations", b, errors[b], seen.large_since, record.step,
+            remedy_of(codec, backward ? settings_.backward_rate : settings_.forward_rate,
+                      section)));
       }
     }
   }

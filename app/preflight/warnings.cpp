@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/preflight/warnings.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <set>
@@ -10,7 +12,6 @@
 #include "app/preflight/step_programs.hpp"
 #include "comm/pipeline/pipeline.hpp"
 #include "comm/schedule/schedule.hpp"
-#include "core/base/number_text.hpp"
 #include "core/base/printable.hpp"
 #include "core/kernels/gemm/bf16_gemm.hpp"
 #include "core/text/tokenizer_files.hpp"
@@ -26,14 +27,26 @@ std::string dropout_warning(const std::string& codec, const DropoutProbabilities
                                           std::pair{"dropout_attention", dropout.attention},
                                           std::pair{"dropout_residual", dropout.residual}}) {
     if (probability <= 0) continue;
-    given += (given.empty() ? "" : ", ") + std::string(name) + " " + number_text("%g", probability);
-    remedy += (remedy.empty() ? "model." : ", model.") + std::string(name) + " = 0";
+    given += fmt::format("{}{} {:g}", given.empty() ? "" : ", ", name, probability);
+    remedy += fmt::format("{}{} = 0", remedy.empty() ? "model." : ", model.", name);
   }
   if (given.empty()) return given;
-  return "with dropout (" + given +
-         ") a sample's activation differs between visits by more than training changes it, and "
-         "codec " +
-         codec + " sends that difference; set " + remedy;
+  return fmt::format(
+      "with dropout ({}) a sample's activation differs between visits by more than training "
+      "changes it, and codec {} sends that difference; set {}",
+      given, codec, remedy);
+}
+
+/// Returns true for a bandwidth so small that a unit was probably forgotten; 0 has no limit.
+bool is_doubtful(double bits_per_second) {
+  return bits_per_second > 0 && bits_per_second < 1e4;
+}
+
+std::string bandwidth_warning(const std::string& key_has, double bandwidth) {
+  return fmt::format(
+      "{0} {1:g} bit/s: a number without a unit counts bits per second; write \"{1:g} Mbit/s\" for "
+      "megabits",
+      key_has, bandwidth);
 }
 
 }  // namespace
@@ -54,12 +67,11 @@ std::vector<std::string> warnings_of_precision(const Settings& settings,
                                                const EmulatingRanks& ranks) {
   if (settings.training.precision != ProductPrecision::bf16 || ranks.count == 0) return {};
   const std::string where =
-      ranks.count == ranks.all
-          ? "here"
-          : "on " + std::to_string(ranks.count) + " of " + std::to_string(ranks.all) + " ranks";
+      ranks.count == ranks.all ? "here" : fmt::format("on {} of {} ranks", ranks.count, ranks.all);
   const std::string reason = fast_bf16_gemm_obstacle();
-  return {"training.precision = \"bf16\" is emulated " + where + ", slower than \"fp32\"" +
-          (reason.empty() ? "; use nodes of one kind, with oneDNN on all of them" : ": " + reason)};
+  return {fmt::format(
+      "training.precision = \"bf16\" is emulated {}, slower than \"fp32\"{}", where,
+      reason.empty() ? "; use nodes of one kind, with oneDNN on all of them" : ": " + reason)};
 }
 
 EmulatingRanks emulating_ranks(const Settings& settings) {
@@ -68,28 +80,28 @@ EmulatingRanks emulating_ranks(const Settings& settings) {
   return {.count = emulates ? 1 : 0, .all = 1};
 }
 
+std::vector<std::string> warnings_of_bandwidths(const std::vector<double>& bandwidths) {
+  for (const double bandwidth : bandwidths)
+    if (is_doubtful(bandwidth)) return {bandwidth_warning("plan.bandwidths has", bandwidth)};
+  return {};
+}
+
 std::vector<std::string> warnings_of_network(const NetworkSettings& network) {
-  constexpr double kLeastBandwidth = 1e4, kLargestLatency = 1;
+  constexpr double kLargestLatency = 1;
   std::vector<std::string> warnings;
   const auto look = [&](const std::vector<LinkSettings>& links, const std::string& section) {
     double bandwidth = 0, latency = 0;  // the first doubtful ones
     for (const LinkSettings& link : links) {
       const double bits = link.bits_per_second;
-      if (bandwidth == 0 && bits > 0 && bits < kLeastBandwidth) bandwidth = bits;
+      if (bandwidth == 0 && is_doubtful(bits)) bandwidth = bits;
       if (latency == 0 && link.latency_seconds >= kLargestLatency) latency = link.latency_seconds;
     }
-    if (bandwidth > 0) {
-      const std::string number = number_text("%g", bandwidth);
-      warnings.push_back(section + ".bandwidth is " + number +
-                         " bit/s: a number without a unit counts bits per second; write \"" +
-                         number + " Mbit/s\" for megabits");
-    }
-    if (latency > 0) {
-      const std::string number = number_text("%g", latency);
-      warnings.push_back(section + ".latency is " + number +
-                         " s: a number without a unit counts seconds; write \"" + number +
-                         " ms\" for milliseconds");
-    }
+    if (bandwidth > 0) warnings.push_back(bandwidth_warning(section + ".bandwidth is", bandwidth));
+    if (latency > 0)
+      warnings.push_back(
+          fmt::format("{0}.latency is {1:g} s: a number without a unit counts seconds; write "
+                      "\"{1:g} ms\" for milliseconds",
+                      section, latency));
   };
   if (!network.ranks.empty() || network.forward == network.backward) {
     look(network.ranks.empty() ? network.forward : network.ranks, "network");
@@ -110,9 +122,10 @@ std::vector<std::string> warnings_of_model(const Settings& settings, const Model
         "to 2 or more");
   const int padding = settings.data.images.padding;
   if (const int side = std::min(model.image.height, model.image.width); side > 0 && padding >= side)
-    warnings.push_back("data.images.padding = " + std::to_string(padding) +
-                       " is not smaller than " + text_of(model.image) +
-                       ", the size of the images: many crops have no pixel of their image");
+    warnings.push_back(
+        fmt::format("data.images.padding = {} is not smaller than {}, the size of the "
+                    "images: many crops have no pixel of their image",
+                    padding, text_of(model.image)));
   return warnings;
 }
 
@@ -122,19 +135,19 @@ std::vector<std::string> warnings_of_bubble(const Settings& settings) {
   const double idle =
       p.stages == 1 ? 0 : find_schedule(p.schedule).bubble_fraction(step_shape(settings, 0));
   if (idle <= kMostIdle) return {};
-  return {"with training.micro_batches = " + std::to_string(settings.training.micro_batches) +
-          " the " + std::to_string(p.stages) + " stages wait for each other for " +
-          number_text("%.0f", 100 * idle) + " % of a step; set it to " +
-          std::to_string(4 * p.stages) +
-          " or so, with a smaller micro_batch_size to keep the batch"};
+  return {fmt::format(
+      "with training.micro_batches = {} the {} stages wait for each other for {:.0f} % of a "
+      "step; set it to {} or so, with a smaller micro_batch_size to keep the batch",
+      settings.training.micro_batches, p.stages, 100 * idle, 4 * p.stages)};
 }
 
 std::vector<std::string> warnings_of_steps(const Settings& settings, std::uint64_t steps) {
   std::vector<std::string> warnings;
   if (const std::uint64_t step = settings.output.trace_step; step > steps)
-    warnings.push_back("output.trace_step is " + std::to_string(step) +
-                       " and the run ends after step " + std::to_string(steps) +
-                       ": no trace.json is written; choose a step up to that");
+    warnings.push_back(
+        fmt::format("output.trace_step is {} and the run ends after step {}: no trace.json "
+                    "is written; choose a step up to that",
+                    step, steps));
   const ReplicaSettings& replicas = settings.replicas;
   if (settings.pipeline.replicas == 1 || replicas.codec != ReplicaCodec::topk) return warnings;
   // Below, the validation loss of small models was more than 5 % above that of other codecs.
@@ -142,11 +155,10 @@ std::vector<std::string> warnings_of_steps(const Settings& settings, std::uint64
   const std::uint64_t sums = replicas.sums_until(steps, steps);
   const double times = static_cast<double>(sums) * replicas.topk;
   if (times < kLeastTimes)
-    warnings.push_back("replicas.topk = " + number_text("%g", replicas.topk) +
-                       " sends each value " + number_text("%.2g", times) +
-                       " times on average in the " + std::to_string(sums) +
-                       " sums of the run: much of what replicas learn is lost; set a larger topk, "
-                       "or codec = \"quantized\"");
+    warnings.push_back(fmt::format(
+        "replicas.topk = {:g} sends each value {:.2g} times on average in the {} sums of "
+        "the run: much of what replicas learn is lost; set a larger topk, or codec = \"quantized\"",
+        replicas.topk, times, sums));
   else if (replicas.local_steps == 0)
     warnings.emplace_back(
         "replicas.codec = \"topk\" is meant for local steps: in sums of every step models learn "
@@ -220,9 +232,10 @@ std::vector<std::string> warnings_of_links(const Settings& settings) {
       const std::string name = entry->path().filename().string();
       if (tokenizer_only && !is_tokenizer_file(name)) continue;
       if (entry->is_symlink(ignored) && !entry->exists(ignored))
-        warnings.insert(printable(entry->path().string(), 200) + " is a link to " +
-                        printable(fs::read_symlink(entry->path(), ignored).string(), 200) +
-                        ", which is missing: the file is passed over");
+        warnings.insert(
+            fmt::format("{} is a link to {}, which is missing: the file is passed over",
+                        printable(entry->path().string(), 200),
+                        printable(fs::read_symlink(entry->path(), ignored).string(), 200)));
     }
   };
   if (!settings.model.path.empty()) look(settings.model.path, false);

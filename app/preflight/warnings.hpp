@@ -29,6 +29,8 @@ std::vector<std::string> warnings_of_precision(const Settings& settings,
 
 /// Links so slow that a unit was probably forgotten.
 std::vector<std::string> warnings_of_network(const NetworkSettings& network);
+/// The same, for the bandwidths that a plan compares.
+std::vector<std::string> warnings_of_bandwidths(const std::vector<double>& bandwidths);
 
 /// Batch normalisation over one value, which leaves only its bias, and crops without a pixel of
 /// their image.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/preflight/work_rates.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,7 +15,6 @@
 #include "app/preflight/message_sizes.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "core/base/error.hpp"
-#include "core/base/number_text.hpp"
 #include "core/files/hdf5.hpp"
 
 namespace deltapipe {
@@ -64,7 +65,7 @@ class MeasuredSteps {
     dataset.expect_stored();
     if (dataset.rows() != steps_ || dataset.row_elements() != entries)
       refuse(settings_, "steps/" + name + " has another shape than the run",
-             std::to_string(dataset.rows()) + " x " + std::to_string(dataset.row_elements()));
+             fmt::format("{} x {}", dataset.rows(), dataset.row_elements()));
     std::vector<double> values(steps_ * entries);
     dataset.read(0, std::span<double>(values));
     if (!std::ranges::all_of(values, [](double value) { return std::isfinite(value); }))
@@ -142,7 +143,8 @@ void compare_work(const Settings& settings, const Settings& run) {
        "training.optimizer.relative_embeddings", "data.images.size"});
   for (const auto& [key, left, right] : differences(run, settings))
     if (std::ranges::find(kKeys, key) != kKeys.end())
-      refuse(settings, "the run has another " + key, left + " (the deck has " + right + ")");
+      refuse(settings, "the run has another " + key,
+             fmt::format("{} (the deck has {})", left, right));
 }
 
 WorkRates measured_rates(const Settings& settings, const Model& model,
@@ -157,7 +159,7 @@ WorkRates measured_rates(const Settings& settings, const Model& model,
   const std::uint64_t expected = parameter_count(model).all;
   if (parameters != expected)
     refuse(settings, "the run is of another model",
-           std::to_string(parameters) + " parameters, expected " + std::to_string(expected));
+           fmt::format("{} parameters, expected {}", parameters, expected));
   compare_work(settings, run);
   const auto ran = file.read_vector_attribute<int>("partition");
   const bool fits =
@@ -166,7 +168,7 @@ WorkRates measured_rates(const Settings& settings, const Model& model,
       std::accumulate(ran.begin(), ran.end(), std::int64_t{0}) == model.shape().blocks;
   if (!fits)
     refuse(settings, "the run's partition is not one of this model",
-           std::to_string(ran.size()) + " stages");
+           fmt::format("{} stages", ran.size()));
 
   const MeasuredSteps measured(settings, file);
   const int first_trained = first_trained_stage(model, ran);
@@ -220,7 +222,7 @@ WorkRates work_rates(const Settings& settings, const Model& model,
     rates = measured_rates(settings, model, partition, most_tokens, mean);
   else if (plan.flops > 0 && plan.flops < kLeast)
     throw UserError({.what = "plan.flops is too small for the rate of a rank",
-                     .value = number_text("%g", plan.flops) + " flop/s",
+                     .value = fmt::format("{:g} flop/s", plan.flops),
                      .remedy = "write the rate with its prefix, as \"10 Tflop/s\"",
                      .keys = {"plan.flops"}});
   else if (plan.flops > 0)

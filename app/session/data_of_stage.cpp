@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/session/data_of_stage.hpp"
 
-#include <string>
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "comm/transport/collectives.hpp"
@@ -31,7 +32,7 @@ void put_outline(const Dataset& set, std::vector<std::uint64_t>& numbers) {
 
 TokenDataset take_outline(std::span<const std::uint64_t>& numbers) {
   DELTAPIPE_ASSERT(numbers.size() >= 3 && (numbers.size() - 3) / 3 >= numbers[2],
-                   std::to_string(numbers.size()) + " numbers");
+                   fmt::format("{} numbers", numbers.size()));
   const std::uint64_t runs = numbers[2];
   std::vector<TokenWindow> windows;
   for (std::uint64_t run = 0; run < runs; ++run) {

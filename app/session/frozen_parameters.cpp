@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/session/frozen_parameters.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -58,11 +60,12 @@ std::string list_of(const std::vector<ParameterInfo>& parameters) {
 void refuse_tied(const std::string& pattern, const Model& model) {
   for (const auto& [name, parameter] : model.tied_names())
     if (matches_parameter(pattern, name))
-      throw UserError({.what = std::string(kKey) + " names " + name + ", which is " + parameter +
-                               " in this model: its embeddings are tied",
-                       .value = quoted(pattern),
-                       .remedy = "name " + quoted(parameter) + " to freeze both",
-                       .keys = {kKey}});
+      throw UserError(
+          {.what = fmt::format("{} names {}, which is {} in this model: its embeddings are tied",
+                               kKey, name, parameter),
+           .value = quoted(pattern),
+           .remedy = "name " + quoted(parameter) + " to freeze both",
+           .keys = {kKey}});
 }
 
 [[noreturn]] void refuse_unknown(const std::string& pattern, const Model& model) {
@@ -71,10 +74,11 @@ void refuse_tied(const std::string& pattern, const Model& model) {
   const std::string name =
       pattern.ends_with(".*") ? pattern.substr(0, pattern.size() - 2) : pattern;
   const std::string near = deck::nearest(name, known_names(parameters));
-  throw UserError({.what = std::string(kKey) + " names no parameter of the model",
+  throw UserError({.what = fmt::format("{} names no parameter of the model", kKey),
                    .value = quoted(pattern),
-                   .remedy = (near.empty() ? "" : "did you mean " + quoted(near) + "? ") + "a " +
-                             model.description() + " has " + list_of(parameters),
+                   .remedy = fmt::format("{}a {} has {}",
+                                         near.empty() ? "" : "did you mean " + quoted(near) + "? ",
+                                         model.description(), list_of(parameters)),
                    .keys = {kKey}});
 }
 
@@ -94,8 +98,8 @@ void freeze_parameters(const std::vector<std::string>& patterns, Model& model) {
   if (std::ranges::all_of(all, [&](const ParameterInfo& p) {
         return p.frozen || p.statistic || frozen.contains(p.name);
       }))
-    throw UserError({.what = std::string(kKey) + " names all parameters of the model: there is "
-                                                 "nothing to train",
+    throw UserError({.what = fmt::format(
+                         "{} names all parameters of the model: there is nothing to train", kKey),
                      .remedy = "leave out a pattern",
                      .keys = {kKey}});
   model.freeze(std::move(frozen));
@@ -104,7 +108,7 @@ void freeze_parameters(const std::vector<std::string>& patterns, Model& model) {
 std::string parameters_text(const ParameterCount& count) {
   const std::string all = with_prefix(static_cast<double>(count.all));
   if (count.trained == count.all) return all;
-  return with_prefix(static_cast<double>(count.trained)) + " of " + all + " trained";
+  return fmt::format("{} of {} trained", with_prefix(static_cast<double>(count.trained)), all);
 }
 
 }  // namespace deltapipe

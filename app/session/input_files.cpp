@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/session/input_files.hpp"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -29,8 +31,8 @@ class Search {
     Mistake mistake{.what = path.string() + " is missing", .remedy = remedy, .keys = {key}};
     std::error_code ignored;
     if (fs::is_symlink(fs::symlink_status(path, ignored)) && !is_there(path)) {
-      mistake.what = path.string() + " is a link to " + fs::read_symlink(path, ignored).string() +
-                     ", which is missing";
+      mistake.what = fmt::format("{} is a link to {}, which is missing", path.string(),
+                                 fs::read_symlink(path, ignored).string());
     } else if (is_there(path)) {
       try {
         const ReadOnlyFile readable(path.string());
@@ -124,7 +126,8 @@ class Search {
   bool has_tokens_only() const { return found_.texts && holds_tokens_only(settings_.data); }
 
   std::string download(const std::string& files) const {
-    return "fetch it: hf download REPOSITORY " + files + " --local-dir " + settings_.model.path;
+    return fmt::format("fetch it: hf download REPOSITORY {} --local-dir {}", files,
+                       settings_.model.path);
   }
 
   const Settings& settings_;
@@ -162,7 +165,7 @@ void require(const InputFiles& files) {
   if (files.missing.empty()) return;
   Mistake first = files.missing.front();
   const std::size_t others = files.missing.size() - 1;
-  if (others > 0) first.what += " (and " + std::to_string(others) + " more, see `deltapipe check`)";
+  if (others > 0) first.what += fmt::format(" (and {} more, see `deltapipe check`)", others);
   throw UserError(first);
 }
 

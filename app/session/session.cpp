@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/session/session.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <limits>
@@ -100,16 +102,16 @@ void check_fields(const Settings& settings, const Model& model) {
   const int segments = model.shape().segments;
   if (given[Field::segments] > 0 && segments > 0 && texts > static_cast<std::size_t>(segments))
     throw UserError({.what = "the model does not tell a second text from the first",
-                     .value = "type_vocab_size = " + std::to_string(segments),
+                     .value = fmt::format("type_vocab_size = {}", segments),
                      .remedy = "name one field in data.labelled.texts, or use another model",
                      .keys = {"data.labelled.texts", "model.path"}});
   for (const Field field : model.fields()) {
     if (given[field] > 0) continue;
-    throw UserError({.what = std::string("samples of data.kind = \"") +
-                             name_of(settings.data.kind) +
-                             "\" do not have what the model requires: " + kind_of(field).name,
+    throw UserError({.what = fmt::format(
+                         "samples of data.kind = \"{}\" do not have what the model requires: {}",
+                         name_of(settings.data.kind), kind_of(field).name),
                      .value = model.description(),
-                     .remedy = std::string("set data.kind to \"") + name_of(kind_for(model)) + "\"",
+                     .remedy = fmt::format("set data.kind to \"{}\"", name_of(kind_for(model))),
                      .keys = {"data.kind"}});
   }
 }
@@ -138,19 +140,17 @@ std::unique_ptr<Model> new_model(const ModelSettings& model, int vocabulary_size
   shape.hidden = model.n_inner;
   shape.vocabulary = vocabulary_size;
   shape.end_of_text = end_of_text;
-  const auto type = std::ranges::find_if(
-      model_types(), [&](const ModelType& known) { return known.name == model.type; });
-  return type->create(shape);
+  return model_type(model.type).create(shape);
 }
 
 void check_vocabulary(const Settings& settings, int vocabulary_size, const ModelShape& model) {
   if (is_text(settings.data.kind) && vocabulary_size > model.vocabulary)
-    throw UserError({.what = "the tokenizer has more tokens than the model in " +
-                             settings.model.path + " has embeddings",
-                     .value = std::to_string(vocabulary_size) + " tokens, " +
-                              std::to_string(model.vocabulary) + " embeddings",
-                     .remedy = "set tokenizer.path to the tokenizer that the model was made with",
-                     .keys = {"tokenizer.path", "model.path"}});
+    throw UserError(
+        {.what = "the tokenizer has more tokens than the model in " + settings.model.path +
+                 " has embeddings",
+         .value = fmt::format("{} tokens, {} embeddings", vocabulary_size, model.vocabulary),
+         .remedy = "set tokenizer.path to the tokenizer that the model was made with",
+         .keys = {"tokenizer.path", "model.path"}});
 }
 
 namespace {
@@ -163,7 +163,7 @@ void check_shares_of_time(const Settings& settings, const Model& model,
     if (!rate.has_bits() || rate.budget != BudgetSharing::time) continue;
     const std::vector<BoundaryShape> shapes = boundary_shapes(model, partition, tokens);
     const std::string key =
-        std::string("boundary.") + (backward ? "backward" : "forward") + ".quantizer.budget";
+        fmt::format("boundary.{}.quantizer.budget", backward ? "backward" : "forward");
     const auto differ = [](const BoundaryShape& a, const BoundaryShape& b) {
       return a.tokens != b.tokens || a.channels != b.channels;
     };
@@ -188,7 +188,7 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
   if (tokens > shape.positions)
     throw UserError({.what = "data.sequence_length is longer than the model has positions",
                      .value = std::to_string(tokens),
-                     .remedy = "use at most " + std::to_string(shape.positions),
+                     .remedy = fmt::format("use at most {}", shape.positions),
                      .keys = {"data.sequence_length"}});
   // Rows of a step are counted in 32 bits, and so are pixels of a micro-batch.
   const TrainingSettings& t = settings.training;
@@ -197,7 +197,7 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
   if (pixels > std::numeric_limits<int>::max())
     throw UserError(
         {.what = "a micro-batch has too many pixels",
-         .value = std::to_string(t.micro_batch_size) + " images of " + text_of(shape.image),
+         .value = fmt::format("{} images of {}", t.micro_batch_size, text_of(shape.image)),
          .remedy = "let a micro-batch have fewer than 2^31 pixels",
          .keys = {"training.micro_batch_size"}});
   const double rows = static_cast<double>(t.micro_batch_size) * t.micro_batches * tokens;
@@ -205,8 +205,7 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
     throw UserError(
         {.what = "training.micro_batch_size x training.micro_batches x "
                  "data.sequence_length is too large",
-         .value = std::to_string(t.micro_batch_size) + " x " + std::to_string(t.micro_batches) +
-                  " x " + std::to_string(tokens),
+         .value = fmt::format("{} x {} x {}", t.micro_batch_size, t.micro_batches, tokens),
          .remedy = "let a step of a replica have fewer than 2^31 tokens",
          .keys = {"training.micro_batches", "training.micro_batch_size", "data.sequence_length"}});
   std::vector<int> partition = settings.pipeline.partition;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/training/prediction.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -35,14 +37,14 @@ Predictions sorted_predictions(const StepPlanner& planner, const ProcessGrid& gr
     for (std::uint64_t step = begin; step < end; ++step)
       for (const std::uint64_t id : planner.samples(step, replica)) {
         DELTAPIPE_ASSERT(id >= predictions.first && offset + row_bytes <= part.size(),
-                         "sample " + std::to_string(id));
+                         fmt::format("sample {}", id));
         std::vector<float>& all = predictions.probabilities;
         const std::size_t row = (id - predictions.first) * classes;
         if (all.size() < row + classes) all.resize(row + classes, std::nanf(""));
         std::memcpy(all.data() + row, part.data() + offset, row_bytes);
         offset += row_bytes;
       }
-    DELTAPIPE_ASSERT(offset == part.size(), std::to_string(part.size()) + " bytes");
+    DELTAPIPE_ASSERT(offset == part.size(), fmt::format("{} bytes", part.size()));
   }
   return predictions;
 }
@@ -76,10 +78,9 @@ void predict(const EvaluationContext& context, const Dataset& data, EvaluationMo
     const auto wrong = std::ranges::find_if(all, [](float p) { return !std::isfinite(p); });
     if (wrong != all.end())
       throw UserError(
-          {.what = "a probability of sample " +
-                   std::to_string(predictions.first +
-                                  static_cast<std::uint64_t>((wrong - all.begin()) / classes)) +
-                   " is not finite",
+          {.what = fmt::format(
+               "a probability of sample {} is not finite",
+               predictions.first + static_cast<std::uint64_t>((wrong - all.begin()) / classes)),
            .remedy = "use weights from before the training diverged"});
     take(predictions);
   }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/training/training_run.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <numeric>
-#include <string>
 #include <utility>
 
 #include "comm/transport/collectives.hpp"
@@ -128,10 +129,9 @@ StepRecord TrainingRun::step(const StepObserver& observer) {
                          [&] { counts = update(plan, observer, record); });
     if (counts) break;
     if (++attempts == kMostAttempts)
-      throw UserError({.what = "step " + std::to_string(step + 1) +
-                               " was spoiled by damaged "
-                               "records of activation caches in each of " +
-                               std::to_string(attempts) + " attempts",
+      throw UserError({.what = fmt::format("step {} was spoiled by damaged records of activation "
+                                           "caches in each of {} attempts",
+                                           step + 1, attempts),
                        .file = plan_.pipeline.cache.directory,
                        .remedy = "check that disk, or set another cache.directory"});
     pipeline_.forget_damaged_records(true);
@@ -156,9 +156,9 @@ bool TrainingRun::update(const StepPlan& plan, const StepObserver& observer, Ste
   if (!share(plan, observer, record)) return false;
   if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
     throw Diverged(
-        {.what = "loss or gradient is no longer finite at step " + std::to_string(record.step),
-         .value = "loss " + number_text("%g", record.loss) + ", gradient norm " +
-                  number_text("%g", record.gradient_norm),
+        {.what = fmt::format("loss or gradient is no longer finite at step {}", record.step),
+         .value = fmt::format("loss {}, gradient norm {}", number_text("%g", record.loss),
+                              number_text("%g", record.gradient_norm)),
          .remedy = "lower the learning rate, add warm-up steps, or use more bits at the "
                    "boundaries"});
   const ActivityScope activity(progress_.account(), Activity::compute);

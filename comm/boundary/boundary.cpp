@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/boundary/boundary.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -324,7 +326,7 @@ void BoundaryEnd::find_records(std::span<const std::uint64_t> sample_ids,
   }
   for (std::uint64_t& id : record_ids_) {
     DELTAPIPE_ASSERT(id % sample_stride_ == first_sample_,
-                     "sample " + std::to_string(id) + " belongs to another replica");
+                     fmt::format("sample {} belongs to another replica", id));
     id /= sample_stride_;
   }
 }
@@ -542,10 +544,9 @@ namespace {
 [[noreturn]] void refuse_length(const ReceiveChannel::Received& received, const std::string& wrong,
                                 const std::string& value) {
   const MessageHeader& header = received.header;
-  throw UserError({.what = "the message of rank " + std::to_string(header.source_rank) +
-                           " to rank " + std::to_string(header.target_rank) + " at boundary " +
-                           std::to_string(header.boundary) + ", step " +
-                           std::to_string(header.step) + " is " + wrong,
+  throw UserError({.what = fmt::format(
+                       "the message of rank {} to rank {} at boundary {}, step {} is {}",
+                       header.source_rank, header.target_rank, header.boundary, header.step, wrong),
                    .value = value,
                    .remedy = "run the same program and deck on all ranks"});
 }
@@ -557,10 +558,10 @@ std::size_t payload_length(const ReceiveChannel::Received& received, std::size_t
   const std::size_t all = received.header.payload_bytes;
   if (all < hashes)
     refuse_length(received, "too short for its memories' hashes",
-                  std::to_string(all) + " bytes, not " + std::to_string(hashes) + " or more");
+                  fmt::format("{} bytes, not {} or more", all, hashes));
   if (all - hashes > most)
     refuse_length(received, "longer than its codec's longest payload",
-                  std::to_string(all - hashes) + " bytes, not up to " + std::to_string(most));
+                  fmt::format("{} bytes, not up to {}", all - hashes, most));
   return all - hashes;
 }
 

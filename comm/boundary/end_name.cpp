@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/boundary/end_name.hpp"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <regex>
 #include <system_error>
@@ -19,7 +21,7 @@ const char* name_of(BoundarySide side) {
 
 std::string EndName::link() const {
   if (!boundary) return std::string(kTokenRows);
-  return std::string(kBoundary) + std::to_string(*boundary) + (backward ? " backward" : " forward");
+  return fmt::format("{}{} {}", kBoundary, *boundary, backward ? "backward" : "forward");
 }
 
 std::string EndName::part() const {
@@ -45,12 +47,12 @@ std::optional<EndName> EndName::of_part(std::string_view part) {
 }
 
 std::string end_part(std::string_view link, BoundarySide side) {
-  return std::string(link) + " " + name_of(side);
+  return fmt::format("{} {}", link, name_of(side));
 }
 
 std::string spill_file_name(int replica, int boundary, bool backward, BoundarySide side) {
-  return "cache-replica" + std::to_string(replica) + "-boundary" + std::to_string(boundary) +
-         (backward ? "-backward-" : "-forward-") + name_of(side) + ".h5";
+  return fmt::format("cache-replica{}-boundary{}-{}-{}.h5", replica, boundary,
+                     backward ? "backward" : "forward", name_of(side));
 }
 
 bool is_spill_file_name(const std::string& name) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/boundary/memory_check.hpp"
 
+#include <fmt/format.h>
+
 #include <cstring>
-#include <string>
 
 #include "core/base/error.hpp"
 #include "core/kernels/content_hash.hpp"
@@ -72,17 +73,16 @@ void MemoryCheck::compare(const std::uint8_t* behind_payload, const Crossing& cr
     std::memcpy(&sent, behind_payload + i * sizeof sent, sizeof sent);
     if (sent == hash_host_(i) || sent == kNoHash) continue;
     const std::size_t b = chosen_[i];
-    const std::string sender = "rank " + std::to_string(header.source_rank);
-    const std::string receiver = "rank " + std::to_string(header.target_rank);
     const bool is_row =
         crossing.kind == CrossingKind::tied_rows || crossing.kind == CrossingKind::tied_gradients;
     throw UserError(
-        {.what = sender + " and " + receiver + " remember " + (is_row ? "token " : "sample ") +
-                 std::to_string(crossing.sample_ids[b]) + " at boundary " +
-                 std::to_string(crossing.boundary) + " " + name_of(crossing.direction()) +
-                 " differently after its visit " + std::to_string(crossing.visits[b] + 1) +
-                 ", step " + std::to_string(crossing.step),
-         .value = "hashes " + hexadecimal(sent) + " and " + hexadecimal(hash_host_(i)),
+        {.what = fmt::format(
+             "rank {} and rank {} remember {} {} at boundary {} {} differently after its visit "
+             "{}, step {}",
+             header.source_rank, header.target_rank, is_row ? "token" : "sample",
+             crossing.sample_ids[b], crossing.boundary, name_of(crossing.direction()),
+             crossing.visits[b] + 1, crossing.step),
+         .value = fmt::format("hashes {} and {}", hexadecimal(sent), hexadecimal(hash_host_(i))),
          .remedy = "check memory and disks of both machines and run the same build on them; "
                    "cache.verify_every = 1 finds the visit"});
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/boundary/rank_links.hpp"
 
-#include <string>
+#include <fmt/format.h>
+
 #include <vector>
 
 #include "core/base/error.hpp"
@@ -23,7 +24,7 @@ LinkSettings link_between(const NetworkSettings& network, int from, int to,
   if (to == from + 1) return at(network.forward, from);
   if (to == from - 1) return at(network.backward, to);
   DELTAPIPE_ASSERT((from == last && to == 0) || (from == 0 && to == last),
-                   "rank " + std::to_string(from) + " sends to rank " + std::to_string(to));
+                   fmt::format("rank {} sends to rank {}", from, to));
   if (from == last) return all.is_ring ? at(network.forward, last) : at(network.backward, last - 1);
   return all.is_ring ? at(network.backward, last) : at(network.forward, 0);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/boundary/value_check.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <limits>
 #include <string>
@@ -38,30 +40,29 @@ Place find(const Crossing& crossing, const MatrixRef<float>& x_BTC, int tokens) 
 std::string sender_of(const Crossing& crossing) {
   switch (crossing.kind) {
     case CrossingKind::gradient:
-      return "stage " + std::to_string(crossing.boundary + 1) + " sends gradients";
+      return fmt::format("stage {} sends gradients", crossing.boundary + 1);
     case CrossingKind::tied_rows:
-      return "stage " + std::to_string(crossing.boundary) + " sends rows of the token embedding";
+      return fmt::format("stage {} sends rows of the token embedding", crossing.boundary);
     case CrossingKind::tied_gradients:
       return "stage 0 sends gradients of rows of the token embedding";
     case CrossingKind::common_gradients:
-      return "stage " + std::to_string(crossing.boundary + 1) +
-             " sends gradients of common parameters";
+      return fmt::format("stage {} sends gradients of common parameters", crossing.boundary + 1);
     case CrossingKind::common_values:
-      return "stage " + std::to_string(crossing.boundary) + " sends common parameters";
+      return fmt::format("stage {} sends common parameters", crossing.boundary);
     default:
-      return "stage " + std::to_string(crossing.boundary) + " sends activations";
+      return fmt::format("stage {} sends activations", crossing.boundary);
   }
 }
 
 std::string name_of(const Place& place, const Crossing& crossing) {
   if (crossing.kind == CrossingKind::common_gradients ||
       crossing.kind == CrossingKind::common_values)
-    return "row " + std::to_string(place.token) + ", channel " + std::to_string(place.channel);
-  const std::string id = std::to_string(crossing.sample_ids[place.sample]);
+    return fmt::format("row {}, channel {}", place.token, place.channel);
+  const std::uint64_t id = crossing.sample_ids[place.sample];
   const bool is_row =
       crossing.kind == CrossingKind::tied_rows || crossing.kind == CrossingKind::tied_gradients;
-  return (is_row ? "token " + id : "sample " + id + ", token " + std::to_string(place.token)) +
-         ", channel " + std::to_string(place.channel);
+  if (is_row) return fmt::format("token {}, channel {}", id, place.channel);
+  return fmt::format("sample {}, token {}, channel {}", id, place.token, place.channel);
 }
 
 }  // namespace
@@ -72,15 +73,14 @@ void refuse_values(const Crossing& crossing, const MatrixRef<float>& x_BTC, int 
   const bool is_finite = std::isfinite(place.value);
   const bool fits = magnitude(place.value) < 0x1p100F;
   Mistake mistake;
-  mistake.what = sender_of(crossing) + " that are " +
-                 (!is_finite             ? "no longer finite"
-                  : keeps_halves && fits ? "too large for fp16 memories"
-                                         : "too large to cross") +
-                 " over boundary " + std::to_string(crossing.boundary) + " " +
-                 deltapipe::name_of(crossing.direction()) + ", " +
-                 (crossing.training ? "step " : "step of the evaluation or generation ") +
-                 std::to_string(crossing.step + 1) + ", micro-batch " +
-                 std::to_string(crossing.micro_batch) + ": " + name_of(place, crossing);
+  mistake.what = fmt::format("{} that are {} over boundary {} {}, {} {}, micro-batch {}: {}",
+                             sender_of(crossing),
+                             !is_finite             ? "no longer finite"
+                             : keeps_halves && fits ? "too large for fp16 memories"
+                                                    : "too large to cross",
+                             crossing.boundary, deltapipe::name_of(crossing.direction()),
+                             crossing.training ? "step" : "step of the evaluation or generation",
+                             crossing.step + 1, crossing.micro_batch, name_of(place, crossing));
   mistake.value = number_text("%g", place.value);
   if (is_finite && keeps_halves && fits) {
     mistake.remedy = "set cache.storage = \"bf16\" or \"fp32\", whose range is fp32's";

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/pipeline/common_exchange.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "comm/transport/message.hpp"
@@ -23,7 +25,7 @@ BoundaryEndPlan end_plan(const PipelineOptions& options, const BoundaryShape& sh
 }
 
 std::string name_of_link(const char* what, int boundary) {
-  return std::string(what) + ", boundary " + std::to_string(boundary);
+  return fmt::format("{}, boundary {}", what, boundary);
 }
 
 }  // namespace

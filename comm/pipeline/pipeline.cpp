@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/pipeline/pipeline.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
-#include <string>
 #include <utility>
 
 #include "comm/pipeline/stage_check.hpp"
@@ -20,14 +21,14 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
              {grid.pipeline_ranks(), grid.stages_per_rank() > 1}),
       handlers_(static_cast<std::size_t>(grid.stages()), nullptr) {
   DELTAPIPE_ASSERT(static_cast<int>(stages.size()) == grid.stages_per_rank(),
-                   std::to_string(stages.size()) + " stages on a rank");
+                   fmt::format("{} stages on a rank", stages.size()));
   compare_stages(progress, grid, stages, shape.tokens);
   for (const EvaluationMode mode : {EvaluationMode::plain, EvaluationMode::codec})
     is_causal_[static_cast<std::size_t>(mode)] =
         crosses_token_by_token(options, mode, grid.stages());
   if (options.cache.budget_bytes > 0) cache_io_ = std::make_unique<CacheIoThread>();
   progress.set_wire(links_.wire());
-  const PipelineRank rank{grid, progress, instances_, cache_io_.get(), links_};
+  const PipelineRank rank{grid, progress, instances_, cache_io_.get(), links_, sums_};
   for (int local = 0; local < grid.stages_per_rank(); ++local) {
     stages_.push_back(std::make_unique<PipelineStage>(options, shape, rank, local, *stages[local]));
     handlers_[static_cast<std::size_t>(grid.stage(local))] = stages_.back().get();

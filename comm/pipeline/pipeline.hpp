@@ -11,6 +11,7 @@
 
 #include "comm/boundary/rank_links.hpp"
 #include "comm/pipeline/pipeline_stage.hpp"
+#include "comm/pipeline/rank_sums.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/pipeline/step_measurements.hpp"
 #include "comm/pipeline/step_plan.hpp"
@@ -58,12 +59,8 @@ class Pipeline {
   bool sums_gradients() const { return stages_.front()->sums().sums_gradients(); }
   bool sums_moments() const { return stages_.front()->sums().sums_moments(); }
   bool sums_changes() const { return stages_.front()->sums().sums_changes(); }
-  void sum_moments() {
-    for (const auto& stage : stages_) stage->sums().sum_moments();
-  }
-  void sum_changes() {
-    for (const auto& stage : stages_) stage->sums().sum_changes();
-  }
+  void sum_moments() { sums_.sum_moments(); }
+  void sum_changes() { sums_.sum_changes(); }
 
   /// Returns the sum of the last step's losses over this replica's targets; 0 except on the rank of
   /// the last stage.
@@ -126,6 +123,7 @@ class Pipeline {
   std::array<bool, 2> is_causal_{};  ///< indexed by EvaluationMode
   std::unique_ptr<CacheIoThread> cache_io_;
   RankLinks links_;
+  RankSums sums_;
   std::vector<std::unique_ptr<PipelineStage>> stages_;  ///< stages of this rank
   std::vector<InstructionHandler*> handlers_;           ///< indexed by stage; null: on another rank
 };

@@ -9,6 +9,8 @@
 
 namespace deltapipe {
 
+class RankSums;
+
 /// Objects that a rank's stages share.
 struct PipelineRank {
   const ProcessGrid& grid;
@@ -16,6 +18,7 @@ struct PipelineRank {
   ExecutionInstances instances;
   CacheIoThread* cache_io = nullptr;  ///< null: no cache spills
   RankLinks& links;
+  RankSums& sums;
 };
 
 }  // namespace deltapipe

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/pipeline/pipeline_stage.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -43,11 +45,13 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
       in_flight_(options.pipeline.in_flight),
       embedding_is_remote_(embedding_ && embedding_->lends_rows() && place_.stages > 1),
       moves_(options.moves),
-      sums_(options, shape, rank, local, stage) {
+      sums_(options, shape, rank, local, stage),
+      rank_sums_(rank.sums) {
+  rank_sums_.add(sums_);
   step_.seed = options.seed;
   const int rows = step_rows(shape);
   DELTAPIPE_ASSERT(place_.stage >= shape.first_trained_stage || !stage.has_trained(),
-                   "stage " + std::to_string(place_.stage) + " has parameters to train");
+                   fmt::format("stage {} has parameters to train", place_.stage));
   StagePlan plan = plan_stage(options, shape, stage, place_);
   stage.reserve(plan.capacity);
   recomputes_ = plan.capacity.recompute;
@@ -94,7 +98,7 @@ PipelineStage::PipelineStage(const PipelineOptions& options, const PipelineShape
                                  (place_.last() || output_shape_.tokens == shape.tokens)),
       "boundaries of another number of rows");
   DELTAPIPE_ASSERT(!embedding_ || shape.fields[Field::tokens] == shape.tokens,
-                   std::to_string(shape.fields[Field::tokens]) + " tokens in a sample");
+                   fmt::format("{} tokens in a sample", shape.fields[Field::tokens]));
   samples_ =
       StepSamples(shape.fields, shape.samples, shape.micro_batches, place_.first(), place_.last());
 }
@@ -122,6 +126,7 @@ void PipelineStage::begin_training_step(const StepPlan& plan, bool measure_error
   begin_step(plan.step);
   step_.epoch = plan.epoch;
   step_.training = true;
+  rank_sums_.begin_step();
   sums_.begin(plan.step, plan.epoch, measure_errors);
 }
 
@@ -137,8 +142,8 @@ void PipelineStage::begin_step(std::uint64_t step) {
   step_.step = step;
   rows_are_sent_ = rows_ahead_.has_value();
   DELTAPIPE_ASSERT(!rows_are_sent_ || *rows_ahead_ == step,
-                   "token rows of step " + std::to_string(rows_ahead_.value_or(0)) +
-                       " were sent ahead, not of " + std::to_string(step));
+                   fmt::format("token rows of step {} were sent ahead, not of {}",
+                               rows_ahead_.value_or(0), step));
   rows_ahead_.reset();
   score_ = RowScore::loss;
   step_tokens_ = shape_.tokens;
@@ -331,7 +336,7 @@ ScheduleShape PipelineStage::schedule_shape() const {
 void PipelineStage::about_to(const Instruction& instruction) {
   progress_.check();  // a rank that waits for no message checks nothing else in a step
   if (progress_.watches_steps()) progress_.step_watch().doing(to_text(instruction));
-  sums_.poll();
+  rank_sums_.poll();
 }
 
 void PipelineStage::send(const Transfer& message) {

@@ -18,6 +18,7 @@
 #include "comm/pipeline/common_exchange.hpp"
 #include "comm/pipeline/embedding_exchange.hpp"
 #include "comm/pipeline/pipeline_rank.hpp"
+#include "comm/pipeline/rank_sums.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/pipeline/stage_sums.hpp"
 #include "comm/pipeline/step_measurements.hpp"
@@ -64,7 +65,6 @@ class PipelineStage final : public InstructionHandler {
   ScheduleShape schedule_shape() const;
 
   /// Returns the sums over replicas of the loaded step.
-  StageSums& sums() { return sums_; }
   const StageSums& sums() const { return sums_; }
 
   /// Returns the sum of the last step's losses over this replica's targets; 0 except on the last
@@ -140,7 +140,7 @@ class PipelineStage final : public InstructionHandler {
   /// Adds the token rows' gradients to the table's and starts its sum over replicas.
   void add_embedding_gradient() override;
   void add_common_gradient() override;
-  void finish_reductions() override { sums_.finish(); }
+  void finish_reductions() override { rank_sums_.finish_step(); }
   void update() override { (*update_)(); }
   template <class Take>
   void read_scores(const Take& take);
@@ -167,6 +167,7 @@ class PipelineStage final : public InstructionHandler {
   std::optional<BoundaryReceiver> receive_forward_, receive_backward_;
   const MemoryMoves moves_;
   StageSums sums_;
+  RankSums& rank_sums_;
   std::optional<TokenIndex> index_;
   std::optional<EmbeddingExchange> tokens_;        ///< set on the first and the last stage
   std::optional<CommonExchange> common_exchange_;  ///< set if there are several stages

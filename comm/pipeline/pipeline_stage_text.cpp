@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A stage's part in the generation of texts.
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "comm/pipeline/pipeline_stage.hpp"
@@ -16,7 +18,7 @@ void PipelineStage::load_text_step(std::span<const std::int32_t> tokens, std::ui
   const std::size_t known = text_.size();
   DELTAPIPE_ASSERT(
       !tokens.empty() && known + tokens.size() <= static_cast<std::size_t>(shape_.tokens),
-      std::to_string(known) + " + " + std::to_string(tokens.size()) + " tokens");
+      fmt::format("{} + {} tokens", known, tokens.size()));
   text_.insert(text_.end(), tokens.begin(), tokens.end());
   const bool continues = continues_texts_[static_cast<std::size_t>(text_mode_)];
   begin_evaluation_step(call, text_mode_);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/pipeline/stage_check.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -47,7 +49,7 @@ void tell(const Stage<float>& stage, int tokens, std::uint64_t* facts_of_stage) 
 }
 
 std::string shape_text(std::uint64_t tokens, std::uint64_t channels) {
-  return std::to_string(tokens) + " x " + std::to_string(channels);
+  return fmt::format("{} x {}", tokens, channels);
 }
 
 [[noreturn]] void refuse(const std::string& what, const std::string& value) {
@@ -77,35 +79,35 @@ void compare_stages(ProgressThread& progress, const ProcessGrid& grid,
       const std::uint64_t* const receiver = sender + facts;
       for (const Fact fact : {common_gradient_rows, common_value_rows, common_channels})
         if (sender[fact] != receiver[fact])
-          refuse("stages " + std::to_string(boundary) + " and " + std::to_string(boundary + 1) +
-                     " have other parameters in common",
+          refuse(fmt::format("stages {} and {} have other parameters in common", boundary,
+                             boundary + 1),
                  shape_text(sender[common_value_rows], sender[common_channels]) + " and " +
                      shape_text(receiver[common_value_rows], receiver[common_channels]));
       const std::string sent = shape_text(sender[output_tokens], sender[output_channels]);
       const std::string expected = shape_text(receiver[input_tokens], receiver[input_channels]);
       if (sent != expected)
-        refuse("stages " + std::to_string(boundary) + " and " + std::to_string(boundary + 1) +
-                   " disagree on the tokens x channels of a sample at boundary " +
-                   std::to_string(boundary),
+        refuse(fmt::format(
+                   "stages {} and {} disagree on the tokens x channels of a sample at boundary {}",
+                   boundary, boundary + 1, boundary),
                sent + " and " + expected);
       if (sender[output_tokens] == 0 || sender[output_channels] == 0)
-        refuse("nothing crosses boundary " + std::to_string(boundary), sent);
+        refuse(fmt::format("nothing crosses boundary {}", boundary), sent);
     }
     for (const std::uint64_t* between = first + facts; between < sender; between += facts)
       if (between[shared_channels] != 0)
         refuse("a stage between the first and the last has a shared token embedding",
-               std::to_string(between[shared_channels]) + " channels");
+               fmt::format("{} channels", between[shared_channels]));
     if (first[shared_channels] != sender[shared_channels])
-      refuse("the first and the last stage disagree on the channels of a shared token embedding",
-             std::to_string(first[shared_channels]) + " and " +
-                 std::to_string(sender[shared_channels]) + "; 0 means none");
+      refuse(
+          "the first and the last stage disagree on the channels of a shared token embedding",
+          fmt::format("{} and {}; 0 means none", first[shared_channels], sender[shared_channels]));
     if (first[shared_lends] != sender[shared_lends])
       refuse(
           "the first and the last stage disagree on whether a shared token embedding is frozen",
-          std::string(sender[shared_lends] == 0 ? "the last" : "the first") + " says that it is");
+          fmt::format("{} says that it is", sender[shared_lends] == 0 ? "the last" : "the first"));
     if (first[shared_channels] != 0 && first[shared_lends] == 0 && first[shared_absent] != 0)
       refuse("the first stage has no copy of a shared token embedding that is frozen",
-             std::to_string(first[shared_channels]) + " channels");
+             fmt::format("{} channels", first[shared_channels]));
   }
 }
 

@@ -43,6 +43,12 @@ std::vector<SumBucket> moment_buckets(const ParameterArena<float>& parameters,
   return buckets;
 }
 
+/// Returns these sums without null.
+std::vector<ReplicaSum*> present(std::vector<ReplicaSum*> sums) {
+  std::erase(sums, nullptr);
+  return sums;
+}
+
 std::vector<std::size_t> sizes_of(const std::vector<SumBucket>& buckets) {
   std::vector<std::size_t> sizes;
   for (const SumBucket& bucket : buckets) sizes.push_back(bucket.values.extent(0));
@@ -131,16 +137,23 @@ void StageSums::poll() {
   if (statistic_sum_) statistic_sum_->poll(instances_.copy);
 }
 
-void StageSums::finish() {
-  if (settings_.local_steps > 0) return;
+std::vector<ReplicaSum*> StageSums::start_rest() {
+  if (settings_.local_steps > 0) return {};
   start_statistics();  // of a stage without gradients
-  finish({sums_gradients() ? gradient_sum_.get() : nullptr, statistic_sum_.get()});
+  return present({sums_gradients() ? gradient_sum_.get() : nullptr, statistic_sum_.get()});
 }
 
-void StageSums::finish(std::vector<ReplicaSum*> sums) {
-  std::erase(sums, nullptr);
-  complete(sums, instances_.copy, progress_);
-  for (ReplicaSum* sum : sums) sum->finish(instances_.copy);
+void StageSums::complete(std::span<ReplicaSum* const> sums) {
+  deltapipe::complete(sums, instances_.copy, progress_);
+}
+
+void StageSums::finish(std::span<ReplicaSum* const> sums) {
+  for (ReplicaSum* sum : sums) {
+    sum->finish(instances_.copy);
+    if (sum != moment_sum_.get()) continue;
+    const SumStatistics measured = sum->take_statistics(instances_.copy);
+    if (measured.signal2 > 0) moment_errors_ = measured;
+  }
   if (statistic_sum_ && std::exchange(has_started_statistics_, false))
     divide_values("deltapipe::StageSums::meanStatistics", instances_.copy,
                   static_cast<float>(replicas_), VectorRef<float>(parameters_.statistics()));
@@ -160,19 +173,17 @@ void StageSums::start_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buc
   sum.start_all(instances_.copy);
 }
 
-void StageSums::sum_moments() {
-  if (!moment_sum_) return;
+std::vector<ReplicaSum*> StageSums::start_moments() {
+  if (!moment_sum_) return {};
   start_at_once(*moment_sum_, moments_);
-  finish({moment_sum_.get()});
-  const SumStatistics sums = moment_sum_->take_statistics(instances_.copy);
-  if (sums.signal2 > 0) moment_errors_ = sums;
+  return {moment_sum_.get()};
 }
 
-void StageSums::sum_changes() {
-  if (replicas_ == 1) return;
+std::vector<ReplicaSum*> StageSums::start_changes() {
+  if (replicas_ == 1) return {};
   start_at_once(*gradient_sum_, gradients_);
   start_statistics();
-  finish({gradient_sum_.get(), statistic_sum_.get()});
+  return present({gradient_sum_.get(), statistic_sum_.get()});
 }
 
 void StageSums::take_measurements(StepMeasurements& into) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/pipeline/pipeline_rank.hpp"
@@ -44,12 +45,18 @@ class StageSums {
   void start_zeros();
   /// Continues the sums as far as that is possible without waiting.
   void poll();
-  /// Completes the step's sums of gradients and statistics.
-  void finish();
-  /// Sums the first moments, in place.
-  void sum_moments();
-  /// Sums the changes of parameters, in place of gradients.
-  void sum_changes();
+
+  /// Starts what a step's passes have not started. Returns the step's sums of gradients and
+  /// statistics, which complete() and finish() end. See RankSums.
+  std::vector<ReplicaSum*> start_rest();
+  /// Starts the sum of the first moments, in place.
+  std::vector<ReplicaSum*> start_moments();
+  /// Starts the sum of the changes of parameters, in place of gradients.
+  std::vector<ReplicaSum*> start_changes();
+  /// Waits for started sums, of this and of other stages.
+  void complete(std::span<ReplicaSum* const> sums);
+  /// Hands the results of this stage's sums to its kernels.
+  void finish(std::span<ReplicaSum* const> sums);
 
   /// Adds what was sent and measured since the last call.
   void take_measurements(StepMeasurements& into);
@@ -61,8 +68,6 @@ class StageSums {
   void clear_padding(const SumBucket& bucket);
   void start_statistics();
   void start_at_once(ReplicaSum& sum, const std::vector<SumBucket>& buckets);
-  /// Completes these sums together; null: left out.
-  void finish(std::vector<ReplicaSum*> sums);
 
   ProgressThread& progress_;
   const ExecutionInstances instances_;

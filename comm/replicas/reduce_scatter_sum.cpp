@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/replicas/reduce_scatter_sum.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -175,8 +177,7 @@ ReduceScatterSum::Peer::Peer(ProgressThread& progress, const Place& place, int r
 
 void ReduceScatterSum::open_channels(const Place& place, PayloadMemory memory) {
   const auto options = [&](const std::string& what) {
-    return channel_options(what + " of stage " + std::to_string(stage_), settings_, chunks_,
-                           memory);
+    return channel_options(fmt::format("{} of stage {}", what, stage_), settings_, chunks_, memory);
   };
   const ChannelOptions part = options(what_), sum = options("sums of " + what_);
   const auto link = place.link ? place.link : std::make_shared<EmulatedLink>(LinkSettings());
@@ -218,8 +219,7 @@ void ReduceScatterSum::start_all(const ExecSpace& exec) {
 
 void ReduceScatterSum::start(const ExecSpace& exec, int bucket) {
   DELTAPIPE_ASSERT(started_ < buckets_.size() && buckets_[started_].id == bucket,
-                   "bucket " + std::to_string(bucket) + " is not number " +
-                       std::to_string(started_) + " of the step");
+                   fmt::format("bucket {} is not number {} of the step", bucket, started_));
   ready_ = chunks_until_[started_++];
   poll(exec);
 }
@@ -262,7 +262,7 @@ std::string ReduceScatterSum::missing_message() const {
         !peer->receive_sum.has_message())
       return peer->receive_sum.name_of_message();
   }
-  return "a buffer for " + what_ + " of stage " + std::to_string(stage_);
+  return fmt::format("a buffer for {} of stage {}", what_, stage_);
 }
 
 bool ReduceScatterSum::can_scatter() const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/replicas/replica_check.hpp"
 
-#include <string>
+#include <fmt/format.h>
 
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
@@ -40,12 +40,12 @@ void ReplicaCheck::compare(const ExecSpace& exec, std::uint64_t steps_done) {
   all_reduce(progress_, grid_.stage_comm(local_), extremes, Reduction::min);
   for (std::size_t h = 0; h < parameter_of.size(); ++h) {
     if (extremes[2 * h] == ~extremes[2 * h + 1]) continue;
-    throw UserError({.what = "the replicas of stage " + std::to_string(grid_.stage(local_)) +
-                             " no longer hold the same weights after step " +
-                             std::to_string(steps_done) + ": " +
-                             parameters_.info()[parameter_of[h]].name + " differs",
-                     .remedy = "start all ranks with the same model, on machines whose memory and "
-                               "network are sound; pipeline.verify_replicas = 1 finds the step"});
+    throw UserError(
+        {.what = fmt::format(
+             "the replicas of stage {} no longer hold the same weights after step {}: {} differs",
+             grid_.stage(local_), steps_done, parameters_.info()[parameter_of[h]].name),
+         .remedy = "start all ranks with the same model, on machines whose memory and "
+                   "network are sound; pipeline.verify_replicas = 1 finds the step"});
   }
 }
 

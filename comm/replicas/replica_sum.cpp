@@ -17,8 +17,9 @@ void complete(std::span<ReplicaSum* const> sums, const ExecSpace& exec, Progress
     std::string name;
     for (const ReplicaSum* sum : sums) {
       if (sum->is_complete()) continue;
-      name = sum->missing_message();
-      if (name.empty()) break;
+      const std::string message = sum->missing_message();
+      if (message.empty()) return {};
+      if (name.empty()) name = message;
     }
     return name;
   };

@@ -62,7 +62,8 @@ class ReplicaSum {
 };
 
 /// Waits until all started sums are complete. They continue together, whichever message comes
-/// first: a wait for one of them would delay the others by a link's latency.
+/// first: a wait for one of them would delay the others by a link's latency. Messages about the
+/// wait name the first sum that lacks a message.
 void complete(std::span<ReplicaSum* const> sums, const ExecSpace& exec, ProgressThread& progress);
 
 }  // namespace deltapipe

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/schedule/executor.hpp"
 
+#include <fmt/format.h>
+
 #include <deque>
 #include <map>
 #include <utility>
@@ -129,8 +131,8 @@ class MessagesUnderWay {
     }
     if (waiting.empty()) return false;
     DELTAPIPE_ASSERT(waiting.front() == message.micro_batch,
-                     "micro-batch " + std::to_string(message.micro_batch) + " is received as " +
-                         std::to_string(waiting.front()) + " arrives");
+                     fmt::format("micro-batch {} is received as {} arrives", message.micro_batch,
+                                 waiting.front()));
     waiting.pop_front();
     return true;
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/schedule/schedule.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -30,28 +32,26 @@ constexpr std::array kSchedules = {
 void check_shape(const ScheduleShape& shape) {
   DELTAPIPE_ASSERT(shape.stage >= 0 && shape.stage < shape.stages && shape.micro_batches >= 0 &&
                        shape.in_flight > 0,
-                   "stage " + std::to_string(shape.stage) + " of " + std::to_string(shape.stages) +
-                       ", " + std::to_string(shape.micro_batches) + " micro-batches, " +
-                       std::to_string(shape.in_flight) + " in flight");
-  DELTAPIPE_ASSERT(shape.first_trained_stage >= 0 && shape.first_trained_stage < shape.stages &&
-                       (shape.first_trained_stage == 0 ||
-                        ((shape.embedding_frozen || shape.embedding == EmbeddingPlace::none) &&
-                         !shape.trains_common)),
-                   "trained from stage " + std::to_string(shape.first_trained_stage) + " of " +
-                       std::to_string(shape.stages));
+                   fmt::format("stage {} of {}, {} micro-batches, {} in flight", shape.stage,
+                               shape.stages, shape.micro_batches, shape.in_flight));
+  DELTAPIPE_ASSERT(
+      shape.first_trained_stage >= 0 && shape.first_trained_stage < shape.stages &&
+          (shape.first_trained_stage == 0 ||
+           ((shape.embedding_frozen || shape.embedding == EmbeddingPlace::none) &&
+            !shape.trains_common)),
+      fmt::format("trained from stage {} of {}", shape.first_trained_stage, shape.stages));
 }
 
 void check_shapes(const Schedule& schedule, std::span<const ScheduleShape> stages) {
   DELTAPIPE_ASSERT(!stages.empty() && (stages.size() == 1 || schedule.interleaves),
-                   std::to_string(stages.size()) + " stages of " + schedule.name);
+                   fmt::format("{} stages of {}", stages.size(), schedule.name));
   for (std::size_t i = 0; i < stages.size(); ++i) {
     check_shape(stages[i]);
     DELTAPIPE_ASSERT(
         stages[i].stages_per_rank == static_cast<int>(stages.size()) &&
             stages[i].stages % stages[i].stages_per_rank == 0 &&
             stages[i].local() == static_cast<int>(i) && stages[i].rank() == stages[0].rank(),
-        "stage " + std::to_string(stages[i].stage) + " of " + std::to_string(stages[i].stages) +
-            " as number " + std::to_string(i) + " of a rank");
+        fmt::format("stage {} of {} as number {} of a rank", stages[i].stage, stages[i].stages, i));
   }
 }
 

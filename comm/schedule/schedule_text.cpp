@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -90,10 +92,9 @@ bool is_complete(const Instruction& instruction) {
 
 std::string to_text(const Instruction& instruction) {
   std::string text(kActionNames[static_cast<std::size_t>(instruction.action)]);
-  text += " stage=" + std::to_string(instruction.stage);
-  if (instruction.micro_batch >= 0)
-    text += " micro_batch=" + std::to_string(instruction.micro_batch);
-  if (instruction.slot >= 0) text += " slot=" + std::to_string(instruction.slot);
+  text += fmt::format(" stage={}", instruction.stage);
+  if (instruction.micro_batch >= 0) text += fmt::format(" micro_batch={}", instruction.micro_batch);
+  if (instruction.slot >= 0) text += fmt::format(" slot={}", instruction.slot);
   return text;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/schedule/simulation.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -250,8 +252,8 @@ class Simulator {
     if (queue.messages.empty()) return false;
     const Message message = queue.messages.front();
     DELTAPIPE_ASSERT(message.micro_batch == transfer.micro_batch,
-                     "micro-batch " + std::to_string(transfer.micro_batch) + " is received as " +
-                         std::to_string(message.micro_batch) + " arrives");
+                     fmt::format("micro-batch {} is received as {} arrives", transfer.micro_batch,
+                                 message.micro_batch));
     if (!message.arrival || *message.arrival > now) return false;
     queue.messages.pop_front();
     const double sent = std::clamp(message.sent, rank.clock, now);
@@ -338,8 +340,8 @@ bool has_several_stages(const std::vector<TimelineEntry>& timeline) {
 /// Returns the label of a pass: "F3", "B12", "W0", or "F3@5" if a rank has several stages.
 std::string cell_of(const Instruction& instruction, bool names_stage) {
   const std::string micro_batch =
-      std::to_string(instruction.micro_batch) +
-      (names_stage ? "@" + std::to_string(instruction.stage) : std::string());
+      names_stage ? fmt::format("{}@{}", instruction.micro_batch, instruction.stage)
+                  : std::to_string(instruction.micro_batch);
   switch (instruction.action) {
     case Action::forward:
       return "F" + micro_batch;
@@ -395,7 +397,7 @@ std::string grid_of(const Simulation& simulation, double seconds_per_column) {
       }
   std::string text;
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    std::string line = (several ? "rank " : "stage ") + std::to_string(r) + " |";
+    std::string line = fmt::format("{} {} |", several ? "rank" : "stage", r);
     for (std::string& cell : rows[r]) {
       cell.resize(width, cell == "-" ? '-' : ' ');
       line += (cell.front() == '-' ? "-" : " ") + cell;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/channel.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -48,22 +50,21 @@ void check_tag(int tag) {
   DELTAPIPE_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &largest, &found));
   const int limit = found ? *largest : 32767;
   if (tag < 0 || tag > (limit - (kTagsPerChannel - 1)) / kTagsPerChannel) {
-    throw UserError(Mistake{
-        .what = "the MPI library has too few tags for this many boundaries",
-        .value = "channel " + std::to_string(tag) + ", largest MPI tag " + std::to_string(limit),
-        .remedy = "use fewer stages"});
+    throw UserError(Mistake{.what = "the MPI library has too few tags for this many boundaries",
+                            .value = fmt::format("channel {}, largest MPI tag {}", tag, limit),
+                            .remedy = "use fewer stages"});
   }
 }
 
 void check_options(const ChannelOptions& options) {
   DELTAPIPE_ASSERT(options.buffers >= 1 && options.buffers <= kMostBuffers,
-                   std::to_string(options.buffers) + " buffers");
+                   fmt::format("{} buffers", options.buffers));
   DELTAPIPE_ASSERT(
       options.piece_bytes >= sizeof(MessageHeader) && options.piece_bytes <= kLargestMessagePiece,
-      std::to_string(options.piece_bytes) + " bytes a piece");
+      fmt::format("{} bytes a piece", options.piece_bytes));
   DELTAPIPE_ASSERT(
       options.max_payload_bytes <= std::numeric_limits<std::size_t>::max() / 2 - kPayloadOffset,
-      std::to_string(options.max_payload_bytes) + " bytes of payload");
+      fmt::format("{} bytes of payload", options.max_payload_bytes));
 }
 
 bool is_on_device(const ChannelOptions& options) {
@@ -98,7 +99,7 @@ MessageMemory allocate(const ChannelOptions& options) {
     return memory;
   } catch (const std::exception&) {
     throw UserError(Mistake{.what = "no memory for a message buffer of " + options.name,
-                            .value = std::to_string(options.max_payload_bytes) + " bytes",
+                            .value = fmt::format("{} bytes", options.max_payload_bytes),
                             .remedy = "use smaller micro-batches or more memory"});
   }
 }
@@ -137,8 +138,7 @@ std::pair<std::uint32_t, std::uint32_t> world_ranks(MPI_Comm comm, int peer) {
 }
 
 std::string between(const std::string& name, std::uint32_t source, std::uint32_t target) {
-  return name + ", message from rank " + std::to_string(source) + " to rank " +
-         std::to_string(target);
+  return fmt::format("{}, message from rank {} to rank {}", name, source, target);
 }
 
 /// Converts a time of the common clock to a rank's clock; 0 becomes an empty time.
@@ -250,7 +250,7 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
                        buffers_[static_cast<std::size_t>(buffer.index)].lent,
                    options_.name + ": the buffer was not acquired");
   DELTAPIPE_ASSERT(payload_bytes <= options_.max_payload_bytes,
-                   options_.name + ": " + std::to_string(payload_bytes) + " bytes");
+                   fmt::format("{}: {} bytes", options_.name, payload_bytes));
   MessageBuffer& message = buffers_[static_cast<std::size_t>(buffer.index)];
   header.source_rank = source_rank_;
   header.target_rank = target_rank_;
@@ -446,8 +446,7 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   progress_.account().transfer(begin, end);
   TraceRecorder::instance().record(
       TraceCategory::wire, options_.name,
-      std::string(message_name(header.kind)) + " " + std::to_string(header.micro_batch), begin,
-      end);
+      fmt::format("{} {}", message_name(header.kind), header.micro_batch), begin, end);
   Received received;
   received.index = index;
   received.header = header;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/clock_sync.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "comm/transport/mpi_check.hpp"
@@ -53,7 +55,7 @@ struct Answerer : std::enable_shared_from_this<Answerer> {
     auto message = std::make_shared<Answer>();
     message->received_ns = received_ns;
     OperationPlan plan;
-    plan.name = "answer about the clock to rank " + std::to_string(peer);
+    plan.name = fmt::format("answer about the clock to rank {}", peer);
     plan.passive = true;
     plan.start = [message, peer, comm = comm](RequestList& requests) {
       requests.push_back(MPI_REQUEST_NULL);

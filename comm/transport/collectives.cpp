@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/collectives.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
 #include <limits>
@@ -42,7 +44,7 @@ MPI_Op operation_of(Reduction reduction) {
 
 int count_of(std::size_t size) {
   DELTAPIPE_ASSERT(size <= static_cast<std::size_t>(std::numeric_limits<int>::max()),
-                   std::to_string(size) + " elements in a collective");
+                   fmt::format("{} elements in a collective", size));
   return static_cast<int>(size);
 }
 

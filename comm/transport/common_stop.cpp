@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/common_stop.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -66,7 +68,7 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
   void send(int peer, Kind kind, std::uint64_t value) {
     auto message = std::make_shared<StopMessage>(StopMessage{kind, value});
     OperationPlan plan;
-    plan.name = "message about a stop to rank " + std::to_string(peer);
+    plan.name = fmt::format("message about a stop to rank {}", peer);
     plan.passive = true;
     plan.start = [message, peer, comm = progress.control()](RequestList& requests) {
       requests.push_back(MPI_REQUEST_NULL);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/message.hpp"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <cstdio>
@@ -24,28 +25,28 @@ const char* memory_name(PayloadMemory memory) {
 }
 
 std::string rank_name(std::uint32_t rank) {
-  return "rank " + std::to_string(rank);
+  return fmt::format("rank {}", rank);
 }
 
 std::string place(const MessageHeader& header) {
-  const std::string step = " of step " + std::to_string(header.step);
   if (header.kind == kReplicaGradients || header.kind == kReplicaSums)
-    return message_name(header.kind) + step + ", chunk " + std::to_string(header.micro_batch) +
-           ", stage " + std::to_string(header.boundary);
-  return std::string(name_of(header.kind)) + step + ", micro-batch " +
-         std::to_string(header.micro_batch) + ", boundary " + std::to_string(header.boundary) +
-         " " + name_of(header.direction);
+    return fmt::format("{} of step {}, chunk {}, stage {}", message_name(header.kind), header.step,
+                       header.micro_batch, header.boundary);
+  return fmt::format("{} of step {}, micro-batch {}, boundary {} {}", name_of(header.kind),
+                     header.step, header.micro_batch, header.boundary, name_of(header.direction));
 }
 
 [[noreturn]] void differ(const MessageHeader& expected, const char* field,
                          const std::string& awaited, const std::string& arrived,
                          const char* remedy) {
-  throw UserError(Mistake{.what = rank_name(expected.target_rank) + " waits for the " +
-                                  place(expected) + " from " + rank_name(expected.source_rank) +
-                                  ", but another message arrived: " + field + " is " + awaited +
-                                  " on " + rank_name(expected.target_rank) + " and " + arrived +
-                                  " in the message from " + rank_name(expected.source_rank),
-                          .remedy = remedy});
+  const std::string source = rank_name(expected.source_rank),
+                    target = rank_name(expected.target_rank);
+  throw UserError(Mistake{
+      .what =
+          fmt::format("{} waits for the {} from {}, but another message arrived: {} is {} on {} "
+                      "and {} in the message from {}",
+                      target, place(expected), source, field, awaited, target, arrived, source),
+      .remedy = remedy});
 }
 
 void same(const MessageHeader& expected, const char* field, std::uint64_t awaited,
@@ -106,8 +107,8 @@ void seal(MessageHeader& header) {
 MessageHeader read_header(const void* bytes, std::size_t received_bytes,
                           const MessageHeader& expected) {
   if (received_bytes < sizeof(MessageHeader)) {
-    differ(expected, "the header's size", std::to_string(sizeof(MessageHeader)) + " bytes",
-           std::to_string(received_bytes) + " bytes", kSameBuild);
+    differ(expected, "the header's size", fmt::format("{} bytes", sizeof(MessageHeader)),
+           fmt::format("{} bytes", received_bytes), kSameBuild);
   }
   MessageHeader header;
   std::memcpy(&header, bytes, sizeof header);

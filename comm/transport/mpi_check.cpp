@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/mpi_check.hpp"
 
+#include <fmt/format.h>
+
 #include "core/base/error.hpp"
 
 namespace deltapipe {
@@ -9,7 +11,7 @@ std::string mpi_error_text(int code) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) {
-    return "MPI error " + std::to_string(code);
+    return fmt::format("MPI error {}", code);
   }
   return std::string(text, static_cast<std::size_t>(length));
 }

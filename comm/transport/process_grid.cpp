@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/process_grid.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "comm/transport/mpi_check.hpp"
@@ -12,18 +14,18 @@ namespace {
 void check_size(int size, int stages, int replicas, int stages_per_rank) {
   DELTAPIPE_ASSERT(
       stages > 0 && replicas > 0 && stages_per_rank > 0 && stages % stages_per_rank == 0,
-      std::to_string(stages) + " stages, " + std::to_string(replicas) + " replicas, " +
-          std::to_string(stages_per_rank) + " stages a rank");
+      fmt::format("{} stages, {} replicas, {} stages a rank", stages, replicas, stages_per_rank));
   const long needed = static_cast<long>(stages) / stages_per_rank * replicas;
   if (needed == size) return;
   const std::string a_rank =
-      stages_per_rank > 1 ? " / " + std::to_string(stages_per_rank) + " a rank" : "";
+      stages_per_rank > 1 ? fmt::format(" / {} a rank", stages_per_rank) : "";
   throw UserError(Mistake{
-      .what = "the deck asks for " + std::to_string(stages) + " stages" + a_rank + " x " +
-              std::to_string(replicas) + " replicas = " + std::to_string(needed) + " ranks, but " +
-              std::to_string(size) + (size == 1 ? " was" : " were") + " started",
-      .remedy = "start with mpirun -n " + std::to_string(needed) + ", or change pipeline.stages" +
-                (stages_per_rank > 1 ? ", pipeline.stages_per_rank" : "") + " or pipeline.replicas",
+      .what =
+          fmt::format("the deck asks for {} stages{} x {} replicas = {} ranks, but {} {} started",
+                      stages, a_rank, replicas, needed, size, size == 1 ? "was" : "were"),
+      .remedy =
+          fmt::format("start with mpirun -n {}, or change pipeline.stages{} or pipeline.replicas",
+                      needed, stages_per_rank > 1 ? ", pipeline.stages_per_rank" : ""),
       .keys = {"pipeline.stages", "pipeline.replicas"}});
 }
 

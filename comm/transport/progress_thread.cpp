@@ -5,6 +5,8 @@
 #include <sys/prctl.h>
 #endif
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -127,7 +129,7 @@ ProgressThread::~ProgressThread() {
 
 void ProgressThread::post_stop_receive() {
   OperationPlan plan;
-  plan.name = "stop message to rank " + std::to_string(rank_);
+  plan.name = fmt::format("stop message to rank {}", rank_);
   plan.passive = true;
   plan.start = [this](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
@@ -170,8 +172,8 @@ Ticket ProgressThread::send_empty(const std::string& name, int destination, int 
 }
 
 void ProgressThread::await_roll_call() {
-  receive_always("roll call to rank " + std::to_string(rank_), 0, kRollCallTag,
-                 [this] { send_empty("answer of rank " + std::to_string(rank_), 0, kPresentTag); });
+  receive_always(fmt::format("roll call to rank {}", rank_), 0, kRollCallTag,
+                 [this] { send_empty(fmt::format("answer of rank {}", rank_), 0, kPresentTag); });
 }
 
 std::vector<int> ProgressThread::silent_ranks(nanoseconds limit) {
@@ -180,7 +182,7 @@ std::vector<int> ProgressThread::silent_ranks(nanoseconds limit) {
   std::vector<Ticket> answers;
   for (int peer = 1; peer < size_; ++peer) {
     OperationPlan plan;
-    plan.name = "roll call of rank " + std::to_string(peer);
+    plan.name = fmt::format("roll call of rank {}", peer);
     plan.passive = true;
     plan.start = [this, peer](RequestList& requests) {
       requests.push_back(MPI_REQUEST_NULL);
@@ -208,7 +210,7 @@ void ProgressThread::set_ends_at_once(bool ends) {
 }
 
 std::string ProgressThread::name_of(int rank) const {
-  return watch_.name_of_rank ? watch_.name_of_rank(rank) : "rank " + std::to_string(rank);
+  return watch_.name_of_rank ? watch_.name_of_rank(rank) : fmt::format("rank {}", rank);
 }
 
 ProgressThread::Awaited ProgressThread::awaited() const {
@@ -232,7 +234,7 @@ void ProgressThread::tell_others_to_stop(int signal) noexcept {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
       OperationPlan plan;
-      plan.name = "stop message from rank " + std::to_string(rank_);
+      plan.name = fmt::format("stop message from rank {}", rank_);
       plan.start = [this, peer](RequestList& requests) {
         requests.push_back(MPI_REQUEST_NULL);
         DELTAPIPE_MPI(
@@ -269,7 +271,7 @@ Ticket ProgressThread::submit_regardless(OperationPlan plan) {
 Ticket ProgressThread::isend(std::shared_ptr<const void> bytes, int count, int peer, int tag,
                              MPI_Comm comm) {
   OperationPlan plan;
-  plan.name = "send to rank " + std::to_string(peer);
+  plan.name = fmt::format("send to rank {}", peer);
   plan.start = [=](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
     DELTAPIPE_MPI(MPI_Isend(bytes.get(), count, MPI_BYTE, peer, tag, comm, &requests.back()));
@@ -280,7 +282,7 @@ Ticket ProgressThread::isend(std::shared_ptr<const void> bytes, int count, int p
 Ticket ProgressThread::irecv(std::shared_ptr<void> bytes, int count, int peer, int tag,
                              MPI_Comm comm) {
   OperationPlan plan;
-  plan.name = "receive from rank " + std::to_string(peer);
+  plan.name = fmt::format("receive from rank {}", peer);
   plan.start = [=](RequestList& requests) {
     requests.push_back(MPI_REQUEST_NULL);
     DELTAPIPE_MPI(MPI_Irecv(bytes.get(), count, MPI_BYTE, peer, tag, comm, &requests.back()));
@@ -325,6 +327,10 @@ void ProgressThread::wait_while(const std::function<std::string()>& awaited) {
   std::unique_lock lock(mutex_);
   ++waiters_;
   work_.notify_one();
+  const auto end = [&] {
+    --waiters_;
+    awaited_.clear();
+  };
   while (!name.empty() && !failure_) {
     if (name != awaited_) {
       awaited_ = std::move(name);
@@ -332,11 +338,16 @@ void ProgressThread::wait_while(const std::function<std::string()>& awaited) {
     }
     finished_.wait_for(lock, kInterval);
     lock.unlock();
-    name = awaited();
+    try {
+      name = awaited();
+    } catch (...) {
+      lock.lock();
+      end();
+      throw;
+    }
     lock.lock();
   }
-  --waiters_;
-  awaited_.clear();
+  end();
   if (failure_) std::rethrow_exception(failure_);
 }
 

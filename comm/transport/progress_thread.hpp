@@ -76,8 +76,9 @@ struct WatchSettings {
 
 using RequestList = std::vector<MPI_Request>;
 
-/// An operation for the progress thread. The closures run on that thread. They own (by copies of
-/// Views or shared pointers) every buffer that MPI uses.
+/// An operation for the progress thread. The closures run on that thread. They own, by shared
+/// pointers, every buffer that MPI uses. They hold no Views: without threads, Kokkos does not count
+/// references atomically.
 struct OperationPlan {
   std::string name;                         ///< for error messages: the operation and its ranks
   std::function<void(RequestList&)> start;  ///< starts requests and appends them

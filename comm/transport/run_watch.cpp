@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/run_watch.hpp"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -54,7 +55,7 @@ void RunWatch::await_signs() {
       kLongestSignInterval, std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(
                                 settings_.timeout_seconds / kSignsPerTimeout)));
   const int rank = progress_.rank(), size = progress_.size();
-  progress_.receive_always("sign of life to rank " + std::to_string(rank), (rank + size - 1) % size,
+  progress_.receive_always(fmt::format("sign of life to rank {}", rank), (rank + size - 1) % size,
                            kSignTag, [this] { last_sign_ = Clock::now(); });
 }
 
@@ -77,7 +78,7 @@ void RunWatch::watch_signs(TimePoint now) {
   last_watch_ = now;
   if (now >= next_sign_ && (!sign_sent_ || progress_.done(sign_sent_))) {
     const int rank = progress_.rank();
-    sign_sent_ = progress_.send_empty("sign of life from rank " + std::to_string(rank),
+    sign_sent_ = progress_.send_empty(fmt::format("sign of life from rank {}", rank),
                                       (rank + 1) % progress_.size(), kSignTag);
     next_sign_ = now + sign_interval_;
   }
@@ -85,14 +86,12 @@ void RunWatch::watch_signs(TimePoint now) {
   if (silent < settings_.timeout_seconds) return;
   const int peer = (progress_.rank() + progress_.size() - 1) % progress_.size();
   const std::string awaited = progress_.awaited().name;
-  fail(std::make_exception_ptr(PeerLost(
-      "no sign of life from " + progress_.name_of(peer) + " for " +
-      std::to_string(std::lround(silent)) + " s" +
-      (awaited.empty()
-           ? ""
-           : ", while rank " + std::to_string(progress_.rank()) + " waited for " + awaited) +
-      "; its process was stopped, or its machine or network is gone (pipeline.timeout sets how "
-      "long to wait)")));
+  fail(std::make_exception_ptr(PeerLost(fmt::format(
+      "no sign of life from {} for {} s{}; its process was stopped, or its machine or network is "
+      "gone (pipeline.timeout sets how long to wait)",
+      progress_.name_of(peer), std::lround(silent),
+      awaited.empty() ? ""
+                      : fmt::format(", while rank {} waited for {}", progress_.rank(), awaited)))));
   last_sign_ = now;
 }
 
@@ -179,10 +178,10 @@ void RunWatch::watch_step(TimePoint now) {
   const double grace = awaited.empty() ? 0 : kWaitingGraceSeconds;
   if (seconds < settings_.step_timeout_seconds + grace) return;
   const UserError error(
-      {.what = own_name() + " is in step " + std::to_string(state->step) + " for " +
-               std::to_string(std::lround(seconds)) + " s" +
-               (state->doing.empty() ? "" : ", at '" + state->doing + "'") +
-               (awaited.empty() ? ", and waits for nobody" : ", and waits for " + awaited),
+      {.what = fmt::format("{} is in step {} for {} s{}, and waits for {}", own_name(), state->step,
+                           std::lround(seconds),
+                           state->doing.empty() ? "" : fmt::format(", at '{}'", state->doing),
+                           awaited.empty() ? "nobody" : awaited),
        .remedy = "find out what stops it (its machine, its device, its disk) and start the run "
                  "again; pipeline.step_timeout limits the duration of a step"});
   overdue_ = Overdue{state->step, now, error.what(), !awaited.empty()};

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/transport/trace.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -24,7 +26,7 @@ json metadata(int rank, const char* what, int track, const std::string& name) {
 std::string render(int rank, std::int64_t offset_ns, std::int64_t origin_ns,
                    const std::vector<TraceEvent>& events) {
   std::map<std::string, int> tracks;
-  std::string text = metadata(rank, "process_name", 0, "rank " + std::to_string(rank)).dump();
+  std::string text = metadata(rank, "process_name", 0, fmt::format("rank {}", rank)).dump();
   for (const TraceEvent& event : events) {
     const auto [track, is_new] = tracks.try_emplace(event.track, static_cast<int>(tracks.size()));
     if (is_new) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/error.hpp"
 
+#include <fmt/format.h>
+
 #include "core/base/printable.hpp"
 
 namespace deltapipe {
@@ -16,8 +18,8 @@ std::string message_of(const Mistake& mistake) {
   std::string text;
   if (!mistake.file.empty()) {
     text += printable(mistake.file, most_of_a_path);
-    if (mistake.line > 0) text += ":" + std::to_string(mistake.line);
-    if (mistake.line > 0 && mistake.column > 0) text += ":" + std::to_string(mistake.column);
+    if (mistake.line > 0) text += fmt::format(":{}", mistake.line);
+    if (mistake.line > 0 && mistake.column > 0) text += fmt::format(":{}", mistake.column);
     text += ": ";
   }
   text += printable(mistake.what, most_of_a_sentence);
@@ -33,8 +35,8 @@ UserError::UserError(const Mistake& mistake)
 
 void throw_internal_error(const char* condition, const char* file, int line,
                           const std::string& detail) {
-  throw InternalError(std::string("internal error at ") + file + ":" + std::to_string(line) + ": " +
-                      condition + " does not hold: " + printable(detail, most_of_a_sentence));
+  throw InternalError(fmt::format("internal error at {}:{}: {} does not hold: {}", file, line,
+                                  condition, printable(detail, most_of_a_sentence)));
 }
 
 }  // namespace deltapipe

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/cache/activation_cache.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -247,7 +249,7 @@ void ActivationCacheState::allocate_memory(std::uint64_t slots) {
           HostBytes(uninitialized("deltapipe::ActivationCache::staging"), staging_slots * stride_);
   } catch (const std::exception&) {
     throw UserError({.what = "no memory for an activation cache",
-                     .value = std::to_string(slots * stride_) + " bytes",
+                     .value = fmt::format("{} bytes", slots * stride_),
                      .remedy = "set a smaller cache.budget: the rest goes to disk"});
   }
   pool_offset_.resize(slots);
@@ -384,7 +386,7 @@ void ActivationCacheState::prefetch(std::span<const std::uint64_t> sample_ids) {
   collect_finished();
   rethrow_failure();
   for (const std::uint64_t sample : sample_ids) {
-    DELTAPIPE_ASSERT(sample < shape_.samples, "sample " + std::to_string(sample));
+    DELTAPIPE_ASSERT(sample < shape_.samples, fmt::format("sample {}", sample));
     const bool new_use = uses_.next_use(sample) == AnnouncedUses::kUnknown;
     uses_.announce(sample);
     if (new_use && evictable_.contains(sample)) evictable_.insert(sample, uses_.next_use(sample));
@@ -451,9 +453,8 @@ void ActivationCacheState::pin(std::span<const std::uint64_t> sample_ids) {
   pinned_ += static_cast<int>(sample_ids.size());
   DELTAPIPE_ASSERT(pinned_ <= shape_.max_samples_in_flight, "too many samples are acquired");
   for (const std::uint64_t sample : sample_ids) {
-    DELTAPIPE_ASSERT(sample < shape_.samples, "sample " + std::to_string(sample));
-    DELTAPIPE_ASSERT(!places_[sample].pinned,
-                     "sample " + std::to_string(sample) + " is acquired twice");
+    DELTAPIPE_ASSERT(sample < shape_.samples, fmt::format("sample {}", sample));
+    DELTAPIPE_ASSERT(!places_[sample].pinned, fmt::format("sample {} is acquired twice", sample));
     places_[sample].pinned = true;
     uses_.consume(sample);
     evictable_.erase(sample);
@@ -580,7 +581,7 @@ void ActivationCacheState::release(const ExecSpace& exec, std::span<const std::u
                                    bool changed) {
   for (const std::uint64_t sample : sample_ids) {
     DELTAPIPE_ASSERT(sample < shape_.samples && places_[sample].pinned,
-                     "sample " + std::to_string(sample) + " is released but not acquired");
+                     fmt::format("sample {} is released but not acquired", sample));
     Place& place = places_[sample];
     place.pinned = false;
     --pinned_;
@@ -625,7 +626,7 @@ void ActivationCacheState::forget(std::span<const std::uint64_t> sample_ids) {
   wait_for_all_tasks();
   for (const std::uint64_t sample : sample_ids) {
     DELTAPIPE_ASSERT(sample < shape_.samples && !places_[sample].pinned,
-                     "sample " + std::to_string(sample) + " is forgotten while acquired");
+                     fmt::format("sample {} is forgotten while acquired", sample));
     if (places_[sample].read != kNowhere) free_read_slot(sample);
     if (places_[sample].pool != kNowhere) drop_from_pool(sample);
     visits[sample] = 0;
@@ -917,11 +918,13 @@ std::uint64_t ActivationCache::minimum_budget_bytes(const CacheShape& shape) {
 void ActivationCache::check_budget(const CacheShape& shape, std::uint64_t budget_bytes) {
   const std::uint64_t minimum = minimum_budget_bytes(shape);
   if (budget_bytes != 0 && budget_bytes < minimum)
-    throw UserError({.what = "the activation cache's budget is too small",
-                     .value = std::to_string(budget_bytes) + " bytes",
-                     .remedy = "set cache.budget to at least " + std::to_string(minimum) +
-                               ", the records of the micro-batches in flight, or to 0",
-                     .keys = {"cache.budget"}});
+    throw UserError(
+        {.what = "the activation cache's budget is too small",
+         .value = fmt::format("{} bytes", budget_bytes),
+         .remedy = fmt::format(
+             "set cache.budget to at least {}, the records of the micro-batches in flight, or to 0",
+             minimum),
+         .keys = {"cache.budget"}});
 }
 
 CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t budget_bytes) {

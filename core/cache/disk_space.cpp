@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/cache/disk_space.hpp"
 
+#include <fmt/format.h>
 #include <sys/statvfs.h>
 
 #include <cerrno>
@@ -19,9 +20,9 @@ void check_disk_space(const std::string& directory, std::uint64_t bytes, const s
                      .remedy = "create it or set cache.directory"});
   const std::uint64_t free_bytes = std::uint64_t{status.f_bavail} * status.f_frsize;
   if (free_bytes >= bytes) return;
-  throw UserError({.what = "too little disk space: the activation cache needs " +
-                           std::to_string(bytes) + " bytes, " + std::to_string(free_bytes) +
-                           " are free",
+  throw UserError({.what = fmt::format(
+                       "too little disk space: the activation cache needs {} bytes, {} are free",
+                       bytes, free_bytes),
                    .file = file,
                    .remedy = "free space, set cache.directory to a larger disk or choose a smaller "
                              "cache.storage"});

@@ -2,6 +2,7 @@
 #include "core/cache/spill_file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -47,8 +48,8 @@ std::string system_message(int error) {
 }
 
 [[noreturn]] void throw_no_space(const std::string& path, std::uint64_t bytes, int error) {
-  throw UserError({.what = "the disk is full (" + system_message(error) +
-                           "): the activation cache needs " + std::to_string(bytes) + " bytes",
+  throw UserError({.what = fmt::format("the disk is full ({}): the activation cache needs {} bytes",
+                                       system_message(error), bytes),
                    .file = path,
                    .remedy = "free space or set cache.directory to a larger disk; records and "
                              "checkpoints written before are complete"});
@@ -166,9 +167,9 @@ void check_owner(const hdf5::File& file, const std::string& path, const CacheOwn
   const CacheOwner found = owner_of(file);
   if (is_own(found, owner) || !is_needed(file)) return;
   const auto or_unknown = [](const std::string& text) { return text.empty() ? "(unknown)" : text; };
-  throw UserError({.what = "is the activation cache of another run, which is not finished and may "
-                           "resume with it: run " +
-                           or_unknown(found.run_id) + " in " + or_unknown(found.directory),
+  throw UserError({.what = fmt::format("is the activation cache of another run, which is not "
+                                       "finished and may resume with it: run {} in {}",
+                                       or_unknown(found.run_id), or_unknown(found.directory)),
                    .file = path,
                    .remedy = "set another cache.directory, or remove the file if that run will "
                              "not be resumed",
@@ -382,11 +383,11 @@ void SpillFile::read_identity(const CacheIdentity& expected) {
     if (found != attribute.text && std::string_view(attribute.name) == kVersion)
       throw UserError({.what = "is the activation cache of another version of the program",
                        .file = path_,
-                       .value = "format_version " + found + ", not " + attribute.text,
+                       .value = fmt::format("format_version {}, not {}", found, attribute.text),
                        .remedy = "resume with that version, or with checkpoint.mode = \"resync\", "
                                  "which replaces the file"});
     if (found != attribute.text)
-      throw_foreign(std::string(attribute.name) + " is not " + attribute.text, found);
+      throw_foreign(fmt::format("{} is not {}", attribute.name, attribute.text), found);
   }
   const std::string id = file.find_plain_attribute("file_id").value_or("none");
   if (std::from_chars(id.data(), id.data() + id.size(), id_).ec != std::errc())
@@ -439,8 +440,7 @@ void SpillFile::locate_datasets(const std::string& place) {
                                       checksums_offset_ + samples_ * sizeof(std::uint64_t),
                                       needed_offset_ + sizeof(std::uint32_t)});
   if (::fstat(file_.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) < end)
-    throw_foreign("the file is truncated",
-                  std::to_string(status.st_size) + " bytes, not " + std::to_string(end));
+    throw_foreign("the file is truncated", fmt::format("{} bytes, not {}", status.st_size, end));
 }
 
 /// Reserves space so that the disk cannot become full later, except for rows that are only needed
@@ -513,7 +513,7 @@ RecordPlaces SpillFile::hold(std::uint64_t generation) {
   const std::lock_guard lock(mutex_);
   holders_.resize(rows_);
   std::vector<std::uint32_t>& held = generations_[generation];
-  DELTAPIPE_ASSERT(held.empty(), "generation " + std::to_string(generation) + " twice");
+  DELTAPIPE_ASSERT(held.empty(), fmt::format("generation {} twice", generation));
   held = slots_;
   for (const std::uint32_t slot : held)
     if (slot != RecordPlaces::kNone) ++holders_[slot];
@@ -630,13 +630,13 @@ bool SpillFile::try_read_record(std::uint64_t sample, std::uint8_t* bytes) {
 
 void SpillFile::read_record(std::uint64_t sample, std::uint8_t* bytes) {
   if (try_read_record(sample, bytes)) return;
-  throw UserError({.what = "the record of sample " + std::to_string(sample) +
-                           " is damaged: its checksum is " +
-                           hex_digits(record_checksum(bytes, record_bytes_)) + ", not " +
-                           hex_digits(checksums_[sample]),
-                   .file = path_,
-                   .remedy = "the disk returned other bytes than were written: check it, or set "
-                             "another cache.directory, and start the run again"});
+  throw UserError(
+      {.what = fmt::format("the record of sample {} is damaged: its checksum is {}, not {}", sample,
+                           hex_digits(record_checksum(bytes, record_bytes_)),
+                           hex_digits(checksums_[sample])),
+       .file = path_,
+       .remedy = "the disk returned other bytes than were written: check it, or set "
+                 "another cache.directory, and start the run again"});
 }
 
 void SpillFile::forget_record(std::uint64_t sample) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/codec/codec.hpp"
 
+#include <fmt/format.h>
+
 #include <limits>
 #include <string>
 
@@ -15,7 +17,7 @@ namespace {
 void require(bool in_range, const char* key, double value, const char* remedy) {
   if (in_range) return;
   Mistake mistake;
-  mistake.what = std::string("a codec's ") + key + " is out of range";
+  mistake.what = fmt::format("a codec's {} is out of range", key);
   mistake.value = std::to_string(value);
   mistake.remedy = remedy;
   throw UserError(mistake);

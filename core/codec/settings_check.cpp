@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/codec/settings_check.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "core/base/number_text.hpp"
@@ -13,14 +15,14 @@ std::string feedback_text(FeedbackKind kind) {
   const char* name = kind == FeedbackKind::ef     ? "ef"
                      : kind == FeedbackKind::ef21 ? "ef21"
                                                   : "mixed";
-  return std::string("feedback.kind = \"") + name + "\"";
+  return fmt::format("feedback.kind = \"{}\"", name);
 }
 
 std::string scale_text(ScaleKind scale) {
   const char* name = scale == ScaleKind::channel ? "channel"
                      : scale == ScaleKind::tile  ? "tile"
                                                  : "message";
-  return std::string("scale = \"") + name + "\"";
+  return fmt::format("scale = \"{}\"", name);
 }
 
 std::string step_text(double step) {

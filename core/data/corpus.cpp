@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/corpus.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -58,7 +60,7 @@ DataFormat data_format(const std::string& file, DataFormat asked) {
                         (named == DataFormat::text && asked != DataFormat::hdf5);
     if (may_be) return asked;
     throw UserError({.what = file + " has the suffix of another format than data.format",
-                     .value = std::string(name_of(asked)) + " and " + suffix,
+                     .value = fmt::format("{} and {}", name_of(asked), suffix),
                      .remedy = "set data.format to automatic; it follows the suffix of each file",
                      .keys = {"data.format"}});
   }
@@ -142,11 +144,12 @@ SkippedLines read_answers(const std::string& file, const DataSettings& settings,
                   printable(prompt, 60) + " and " + printable(answer, 60),
                   "end prompts where a word ends, and let answers begin with the space", line);
     if (made.tokens.size() - 1 > static_cast<std::size_t>(sequence_length))
-      refuse_line(file, "prompt and answer are longer than a sample",
-                  std::to_string(made.tokens.size() - 1) + " tokens",
-                  "give at most data.sequence_length = " + std::to_string(sequence_length) +
-                      " tokens, or data.bad_lines = \"skip\"",
-                  line);
+      refuse_line(
+          file, "prompt and answer are longer than a sample",
+          fmt::format("{} tokens", made.tokens.size() - 1),
+          fmt::format("give at most data.sequence_length = {} tokens, or data.bad_lines = \"skip\"",
+                      sequence_length),
+          line);
     return made;
   };
   return read_records(file, settings.bad_lines,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/dataset.hpp"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -83,10 +84,9 @@ CutSet read_set(const std::vector<std::string>& files, const char* key,
   for (const std::string& file : files) read_tokens(file, settings, vocabulary, builder);
   CutSet set{builder.store(), builder.windows(), builder.skipped()};
   if (set.windows.empty()) {
-    fail(
-        key, std::string("the files of ") + key + " give no sample",
-        std::to_string(set.store->size()) + " tokens in " + std::to_string(files.size()) + " files",
-        "give files with at least two tokens");
+    fail(key, fmt::format("the files of {} give no sample", key),
+         fmt::format("{} tokens in {} files", set.store->size(), files.size()),
+         "give files with at least two tokens");
   }
   return set;
 }
@@ -144,7 +144,7 @@ TokenDataset TokenDataset::outline(std::vector<TokenWindow> windows, int sequenc
   for (const TokenWindow& window : windows)
     DELTAPIPE_ASSERT(window.length >= 0 && window.length <= sequence_length &&
                          window.first_target >= 0 && window.first_target <= window.length,
-                     std::to_string(window.length) + " tokens");
+                     fmt::format("{} tokens", window.length));
   TokenDataset set(nullptr, std::move(windows), sequence_length, padding);
   set.outlined_ = fingerprint;
   return set;
@@ -154,7 +154,7 @@ TokenDataset TokenDataset::at_target(int index, std::span<const std::uint64_t> i
   TokenDataset set = *this;
   set.windows_.clear();
   for (const std::uint64_t id : ids) {
-    DELTAPIPE_ASSERT(index >= 0 && index < targets(id), "target " + std::to_string(index));
+    DELTAPIPE_ASSERT(index >= 0 && index < targets(id), fmt::format("target {}", index));
     const int first = first_target(id) + index;
     set.windows_.push_back({windows_[id].start, first + 1, first});
   }
@@ -164,12 +164,11 @@ TokenDataset TokenDataset::at_target(int index, std::span<const std::uint64_t> i
 
 int TokenDataset::read(std::uint64_t id, std::span<std::int32_t> inputs_T,
                        std::span<std::int32_t> targets_T) const {
-  DELTAPIPE_ASSERT(id < windows_.size(), "sample " + std::to_string(id));
+  DELTAPIPE_ASSERT(id < windows_.size(), fmt::format("sample {}", id));
   const auto width = static_cast<std::size_t>(sequence_length_);
   const auto fits = [&](std::size_t size) { return size == width || size == 0; };
-  DELTAPIPE_ASSERT(
-      fits(inputs_T.size()) && fits(targets_T.size()),
-      "spans of " + std::to_string(inputs_T.size()) + " and " + std::to_string(targets_T.size()));
+  DELTAPIPE_ASSERT(fits(inputs_T.size()) && fits(targets_T.size()),
+                   fmt::format("spans of {} and {}", inputs_T.size(), targets_T.size()));
   const TokenWindow window = windows_[id];
   const auto length = static_cast<std::size_t>(outlined_ ? 0 : window.length);
   if (!inputs_T.empty()) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/image_directory.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -121,7 +123,7 @@ bool is_class(const std::string& directory) {
 void require_countable(const std::string& directory, std::size_t classes) {
   if (classes > kMostClasses)
     refuse_line(directory, "there are too many classes", std::to_string(classes),
-                "use at most " + std::to_string(kMostClasses));
+                fmt::format("use at most {}", kMostClasses));
 }
 
 std::int16_t class_of(const std::string& directory, const std::string& name,
@@ -135,12 +137,11 @@ std::int16_t class_of(const std::string& directory, const std::string& name,
   const std::optional<std::int64_t> number = whole_number(name);
   if (number && !are_numbers && *number >= 0 && *number < static_cast<std::int64_t>(classes.size()))
     return static_cast<std::int16_t>(*number);
-  refuse_line(
-      directory,
-      "the sub-directory is not one of the model's " + std::to_string(classes.size()) + " classes",
-      printable(name, 60),
-      "use names such as " + printable(classes.front(), 60) +
-          ", or a model of the directory's classes");
+  refuse_line(directory,
+              fmt::format("the sub-directory is not one of the model's {} classes", classes.size()),
+              printable(name, 60),
+              "use names such as " + printable(classes.front(), 60) +
+                  ", or a model of the directory's classes");
 }
 
 void list_directory(const std::string& directory, const std::vector<std::string>& classes,
@@ -218,9 +219,8 @@ void require_memory(std::uint64_t images, const ImageShape& shape) {
   const std::uint64_t bytes = images * shape.values(), available = machine_memory().available;
   if (available == 0 || bytes <= available) return;
   throw UserError({.what = "the images do not fit into the memory that is available",
-                   .value = std::to_string(images) + " of " + text_of(shape) + ": " +
-                            std::to_string(bytes >> 20) + " MiB of " +
-                            std::to_string(available >> 20),
+                   .value = fmt::format("{} of {}: {} MiB of {}", images, text_of(shape),
+                                        bytes >> 20, available >> 20),
                    .remedy = "set data.max_train_samples and data.max_validation_samples, or a "
                              "smaller data.images.size",
                    .keys = {"data.max_train_samples", "data.images.size"}});
@@ -263,7 +263,7 @@ ImageShape common_size(const ImageList& list) {
   std::vector<ImageHeader> headers(list.size());
   for_all(list.size(), [&](std::size_t i) { headers[i] = read_image_header(list.files[i]); });
   const auto size_of = [](const ImageHeader& header) {
-    return std::to_string(header.height) + " x " + std::to_string(header.width);
+    return fmt::format("{} x {}", header.height, header.width);
   };
   const ImageHeader& first = headers.front();
   for (std::size_t i = 1; i < headers.size(); ++i)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/image_files.hpp"
 
+#include <fmt/format.h>
 #include <zlib.h>
 
 #include <algorithm>
@@ -95,7 +96,7 @@ DataFormat format_of(const std::string& file, DataFormat asked) {
     if (size > 0 && size % (1 + kCifarPixels) == 0) return DataFormat::cifar10;
     if (size > 0 && size % (2 + kCifarPixels) == 0) return DataFormat::cifar100;
     refuse_line(file, "the file size matches neither CIFAR-10 nor CIFAR-100",
-                std::to_string(size) + " bytes", kDownload);
+                fmt::format("{} bytes", size), kDownload);
   }
   refuse_line(file, "the name of the data file does not identify its format", name,
               "set data.format to idx, cifar10 or cifar100, or name a directory of PNG and JPEG "
@@ -111,14 +112,12 @@ IdxHeader read_idx_header(const std::string& file, ByteStream& stream) {
   const std::uint32_t magic = stream.big_endian();
   if (magic != kIdxImages)
     refuse_line(file, "this is not an IDX file of images with 8 bits a pixel",
-                "magic number " + std::to_string(magic), "name the file of images in data.train");
+                fmt::format("magic number {}", magic), "name the file of images in data.train");
   const std::uint64_t images = stream.big_endian();
   const std::uint32_t height = stream.big_endian(), width = stream.big_endian();
   if (images == 0 || height == 0 || width == 0 || height > kMostSide || width > kMostSide)
-    refuse_line(
-        file, "the header has sizes that cannot be used",
-        std::to_string(images) + " x " + std::to_string(height) + " x " + std::to_string(width),
-        kDownload);
+    refuse_line(file, "the header has sizes that cannot be used",
+                fmt::format("{} x {} x {}", images, height, width), kDownload);
   stream.expect_room(images * height * width);
   return {{static_cast<int>(height), static_cast<int>(width), 1}, images};
 }
@@ -157,11 +156,10 @@ std::vector<std::uint8_t> read_idx_labels(const std::string& images_file, std::u
     refuse_line(images_file, "the file of the labels is missing", file, "put it there");
   ByteStream stream(file);
   if (const std::uint32_t magic = stream.big_endian(); magic != kIdxLabels)
-    refuse_line(file, "this is not an IDX file of labels", "magic number " + std::to_string(magic),
+    refuse_line(file, "this is not an IDX file of labels", fmt::format("magic number {}", magic),
                 kDownload);
   if (const std::uint64_t count = stream.big_endian(); count != images)
-    refuse_line(file, "images and labels differ in number",
-                std::to_string(images) + " and " + std::to_string(count),
+    refuse_line(file, "images and labels differ in number", fmt::format("{} and {}", images, count),
                 "use the labels that belong to the images");
   std::vector<std::uint8_t> labels(images);
   stream.read(labels);
@@ -193,8 +191,7 @@ std::uint64_t cifar_images(const std::string& file, DataFormat format) {
   const std::uint64_t size = ReadOnlyFile(file).size(), record = cifar_record(format);
   if (size == 0 || size % record != 0)
     refuse_line(file, "the file size is not a multiple of the record size",
-                std::to_string(size) + " bytes, " + std::to_string(record) + " a record",
-                kDownload);
+                fmt::format("{} bytes, {} a record", size, record), kDownload);
   return size / record;
 }
 
@@ -208,7 +205,7 @@ void add_cifar(const std::string& file, DataFormat format, LabelledImages& all) 
     input.read_at(i * record, std::as_writable_bytes(std::span(bytes)));
     const std::uint8_t label = bytes[record - kCifarPixels - 1];
     if (label >= classes)
-      refuse_line(file, "image " + std::to_string(i) + " has a label outside the classes",
+      refuse_line(file, fmt::format("image {} has a label outside the classes", i),
                   std::to_string(label),
                   "set data.format to cifar10 or cifar100, or download the file again");
     all.label_N.push_back(label);
@@ -245,7 +242,7 @@ LabelledImages read_image_files(const std::vector<std::string>& files, DataForma
                   "use files with images of one size");
     if (all.size() > 0 && info.format != all.format)
       refuse_line(file, "the file has another format than " + files.front(),
-                  std::string(name_of(info.format)) + " and " + name_of(all.format),
+                  fmt::format("{} and {}", name_of(info.format), name_of(all.format)),
                   "use files of one format, which have the same classes");
     all.shape = info.shape;
     all.format = info.format;

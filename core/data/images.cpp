@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/images.hpp"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -105,8 +106,7 @@ void check_normalisation(const DataSettings& settings, int channels) {
                                     std::pair("data.images.deviation", &settings.images.deviation)})
     if (values->size() != 1 && values->size() != count)
       throw UserError({.what = std::string(key) + " requires one value, or one for each channel",
-                       .value = std::to_string(values->size()) + " values, " +
-                                std::to_string(channels) + " channels",
+                       .value = fmt::format("{} values, {} channels", values->size(), channels),
                        .remedy = "give one value, or one for each channel",
                        .keys = {key}});
 }
@@ -114,8 +114,8 @@ void check_normalisation(const DataSettings& settings, int channels) {
 void check_labels(const LabelledImages& images, int classes, const char* key) {
   const auto label = std::ranges::find_if(images.label_N, [&](int l) { return l >= classes; });
   if (label == images.label_N.end()) return;
-  throw UserError({.what = "the label of image " + std::to_string(label - images.label_N.begin()) +
-                           " is not one of the model's " + std::to_string(classes) + " classes",
+  throw UserError({.what = fmt::format("the label of image {} is not one of the model's {} classes",
+                                       label - images.label_N.begin(), classes),
                    .value = std::to_string(*label),
                    .remedy = "use a model with more classes",
                    .keys = {key}});
@@ -126,9 +126,8 @@ std::string counts_text(const LabelledImages& images, const std::vector<std::uin
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(classes));
   for (const std::uint32_t image : index) ++counts[images.label_N[image]];
   const auto [least, most] = std::ranges::minmax(counts);
-  return "training images by class: " + std::to_string(classes) + " classes with " +
-         std::to_string(least) + " to " + std::to_string(most) + " images of " +
-         text_of(images.shape);
+  return fmt::format("training images by class: {} classes with {} to {} images of {}", classes,
+                     least, most, text_of(images.shape));
 }
 
 bool is_directory(const std::string& file, DataFormat format) {
@@ -182,9 +181,9 @@ class Source {
   }
   void note_ignored(std::vector<std::string>& notes) const {
     if (listed_ && listed_->ignored > 0)
-      notes.push_back("files and hidden directories among the images that are ignored: " +
-                      std::to_string(listed_->ignored) + ", the first is " +
-                      listed_->first_ignored);
+      notes.push_back(fmt::format(
+          "files and hidden directories among the images that are ignored: {}, the first is {}",
+          listed_->ignored, listed_->first_ignored));
   }
 
  private:
@@ -204,7 +203,7 @@ class Source {
                        .keys = {key, "model.path"}});
     if (const int known = classes_of(images->format); known > 0 && known != classes)
       throw UserError({.what = "the model has other classes than the images",
-                       .value = std::to_string(classes) + " and " + std::to_string(known),
+                       .value = fmt::format("{} and {}", classes, known),
                        .remedy = "use a model for these images",
                        .keys = {"model.path", key}});
     check_labels(*images, classes, key);
@@ -220,11 +219,11 @@ class Source {
 void check_size(const ImageSettings& images, const ImageShape& shape) {
   if (images.size.empty() || (images.height() == shape.height && images.width() == shape.width))
     return;
-  throw UserError({.what = "data.images.size is not the size of the model's images",
-                   .value = std::to_string(images.height()) + " x " +
-                            std::to_string(images.width()) + " and " + text_of(shape),
-                   .remedy = "remove data.images.size: images get the model's size without it",
-                   .keys = {"data.images.size", "model.path"}});
+  throw UserError(
+      {.what = "data.images.size is not the size of the model's images",
+       .value = fmt::format("{} x {} and {}", images.height(), images.width(), text_of(shape)),
+       .remedy = "remove data.images.size: images get the model's size without it",
+       .keys = {"data.images.size", "model.path"}});
 }
 
 }  // namespace

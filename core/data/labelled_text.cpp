@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/labelled_text.hpp"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -140,14 +141,14 @@ class SetReader {
     if (!names_are_numbers_ && number && *number >= 0 &&
         *number < static_cast<std::int64_t>(classes_.size()))
       return static_cast<std::int32_t>(*number);
-    throw UserError({.what = "the label is not one of the model's " +
-                             std::to_string(classes_.size()) + " classes",
-                     .file = file,
-                     .line = line,
-                     .value = printable(label, 60),
-                     .remedy = "use " + printable(classes_.front(), 60) + ", " +
-                               printable(classes_[1], 60) + (classes_.size() > 2 ? " ..." : "") +
-                               "; data.bad_lines = \"skip\" skips such lines"});
+    throw UserError(
+        {.what = fmt::format("the label is not one of the model's {} classes", classes_.size()),
+         .file = file,
+         .line = line,
+         .value = printable(label, 60),
+         .remedy = fmt::format("use {}, {}{}; data.bad_lines = \"skip\" skips such lines",
+                               printable(classes_.front(), 60), printable(classes_[1], 60),
+                               classes_.size() > 2 ? " ..." : "")});
   }
 
   LabelledTexts::Sample add(const std::vector<std::string>& texts, std::int32_t label,
@@ -199,11 +200,10 @@ std::string counts_text(const std::vector<LabelledTexts::Sample>& samples,
   constexpr std::size_t kShown = 8;
   std::string text = "training samples by class: ";
   for (std::size_t c = 0; c < std::min(kShown, classes.size()); ++c)
-    text += (c > 0 ? ", " : "") + printable(classes[c], 40) + " " + std::to_string(counts[c]);
+    text += fmt::format("{}{} {}", c > 0 ? ", " : "", printable(classes[c], 40), counts[c]);
   if (classes.size() > kShown)
-    text += " ... (" + std::to_string(classes.size()) + " classes, " +
-            std::to_string(*std::ranges::min_element(counts)) + " to " +
-            std::to_string(*std::ranges::max_element(counts)) + " samples)";
+    text += fmt::format(" ... ({} classes, {} to {} samples)", classes.size(),
+                        *std::ranges::min_element(counts), *std::ranges::max_element(counts));
   return text;
 }
 
@@ -252,14 +252,14 @@ std::vector<std::string> labelled_training_texts(const DataSettings& settings) {
 DataSplit load_labelled_texts(const DataSettings& settings, const Vocabulary& vocabulary,
                               const std::vector<std::string>& classes, int sequence_length) {
   DELTAPIPE_ASSERT(vocabulary.tokenizer != nullptr && classes.size() >= 2,
-                   std::to_string(classes.size()) + " classes");
+                   fmt::format("{} classes", classes.size()));
   const TextMarks marks = vocabulary.tokenizer->marks();
   const int least = 1 + (marks.begin >= 0 ? 1 : 0) +
                     (marks.separator >= 0 ? static_cast<int>(settings.labelled.texts.size()) : 0);
   if (sequence_length < least)
     throw UserError({.what = "samples are too short for their texts",
                      .value = std::to_string(sequence_length),
-                     .remedy = "set data.sequence_length to at least " + std::to_string(least),
+                     .remedy = fmt::format("set data.sequence_length to at least {}", least),
                      .keys = {"data.sequence_length"}});
   SetReader reader(settings, vocabulary, classes, sequence_length);
   LabelledSet train = reader.read(settings.train);
@@ -273,10 +273,9 @@ DataSplit load_labelled_texts(const DataSettings& settings, const Vocabulary& vo
   DataSplit split;
   if (!settings.train.empty()) split.notes.push_back(counts_text(train.samples, classes));
   if (const std::uint64_t truncated = train.truncated + validation.truncated; truncated > 0)
-    split.notes.push_back(
-        std::to_string(truncated) +
-        (truncated == 1 ? " sample is truncated to " : " samples are truncated to ") +
-        std::to_string(sequence_length) + " tokens (training and validation)");
+    split.notes.push_back(fmt::format("{} {} truncated to {} tokens (training and validation)",
+                                      truncated, truncated == 1 ? "sample is" : "samples are",
+                                      sequence_length));
   const auto set_of = [&](std::vector<LabelledTexts::Sample>& samples) {
     return std::make_shared<LabelledTexts>(reader.store(), std::move(samples), sequence_length,
                                            marks.padding);

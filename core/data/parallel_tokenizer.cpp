@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/parallel_tokenizer.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <span>
 #include <utility>
@@ -21,7 +23,7 @@ ParallelTokenizer::ParallelTokenizer(const Tokenizer& tokenizer, TokenSink& sink
       sink_(sink),
       most_parts_(threads > 1 ? 2 * static_cast<std::size_t>(threads) : 1),
       next_look_(kPartBytes) {
-  DELTAPIPE_ASSERT(threads > 0, std::to_string(threads) + " threads");
+  DELTAPIPE_ASSERT(threads > 0, fmt::format("{} threads", threads));
   try {
     for (int i = 1; i < threads; ++i)
       threads_.push_back(start_helper_thread("tokenising", [this] { work(); }));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/records.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -186,8 +188,7 @@ class Columns {
     const std::size_t last = *std::ranges::max_element(columns_);
     if (fields.size() != width_ || last >= fields.size())
       refuse_line(file_, "the line has another number of columns than the first one",
-                  std::to_string(fields.size()) + " columns, expected " +
-                      std::to_string(std::max(width_, last + 1)),
+                  fmt::format("{} columns, expected {}", fields.size(), std::max(width_, last + 1)),
                   wanted_.format == DataFormat::csv ? "put fields with commas in quotes"
                                                     : "separate columns by one tab",
                   line);
@@ -276,9 +277,8 @@ std::uint64_t for_each_record(
 }  // namespace detail
 
 std::string text_of(const SkippedLines& lines) {
-  return printable(lines.file, 200) + ": " + std::to_string(lines.count) + " of " +
-         std::to_string(lines.lines) +
-         " lines are skipped (data.bad_lines = \"skip\"); the first: " + lines.first;
+  return fmt::format("{}: {} of {} lines are skipped (data.bad_lines = \"skip\"); the first: {}",
+                     printable(lines.file, 200), lines.count, lines.lines, lines.first);
 }
 
 std::vector<std::string> texts_of(const std::vector<SkippedLines>& files) {

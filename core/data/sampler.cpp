@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/sampler.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -26,12 +28,12 @@ std::uint32_t round_function(std::uint32_t site, std::uint32_t half, std::uint64
 Sampler::Sampler(std::uint64_t size, std::uint64_t seed, bool shuffle, std::uint32_t stream)
     : size_(size), seed_(seed), shuffle_(shuffle), stream_(stream) {
   DELTAPIPE_ASSERT(size > 0, "a sampler needs samples");
-  DELTAPIPE_ASSERT(stream >> (32 - kRoundBits) == 0, "stream " + std::to_string(stream));
+  DELTAPIPE_ASSERT(stream >> (32 - kRoundBits) == 0, fmt::format("stream {}", stream));
   half_bits_ = std::max(1, (static_cast<int>(std::bit_width(size - 1)) + 1) / 2);
 }
 
 std::uint64_t Sampler::at(std::uint64_t epoch, std::uint64_t position) const {
-  DELTAPIPE_ASSERT(position < size_, "position " + std::to_string(position));
+  DELTAPIPE_ASSERT(position < size_, fmt::format("position {}", position));
   if (!shuffle_) return position;
   const std::uint64_t mask = (std::uint64_t{1} << half_bits_) - 1;
   std::uint64_t value = position;

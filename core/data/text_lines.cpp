@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/text_lines.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <iomanip>
 #include <span>
-#include <sstream>
 
 #include "core/base/utf8.hpp"
 
@@ -74,9 +74,6 @@ class Utf8Check {
   [[noreturn]] void refuse(std::string_view text, std::size_t position) const {
     Utf8Check here = *this;
     here.count(text.substr(0, position));
-    std::ostringstream byte;
-    byte << "byte 0x" << std::hex << std::uppercase << std::setw(2) << std::setfill('0')
-         << static_cast<unsigned>(static_cast<unsigned char>(text[position]));
     const bool nul = text[position] == '\0';
     const std::string_view rest = text.substr(position);
     const bool has_mark = here.offset_ == 0 && (rest.starts_with("\xff\xfe") ||
@@ -85,7 +82,8 @@ class Utf8Check {
                              : has_mark ? "this text is in UTF-16: "
                                         : "this text is not UTF-8: ";
     throw UserError(
-        {.what = what + byte.str() + " at offset " + std::to_string(here.offset_),
+        {.what = fmt::format("{}byte 0x{:02X} at offset {}", what,
+                             static_cast<unsigned char>(text[position]), here.offset_),
          .file = file_,
          .line = here.line_,
          .column = here.offset_ - here.line_start_ + 1,
@@ -111,7 +109,7 @@ void expect_no_other_kind(const ReadOnlyFile& file) {
   const std::string_view text(first.data(), size);
   for (const OtherKind& kind : kOtherKinds)
     if (text.starts_with(kind.bytes))
-      refuse_line(file.path(), std::string("this is a file of ") + kind.name + ", not a text", "",
+      refuse_line(file.path(), fmt::format("this is a file of {}, not a text", kind.name), "",
                   kind.remedy);
 }
 
@@ -138,8 +136,7 @@ void read_text_lines(const std::string& name,
   const auto end_line = [&] {
     try {
       if (length > file_limit::jsonl_line)
-        refuse_line(name,
-                    "the line is longer than " + std::to_string(file_limit::jsonl_line) + " bytes",
+        refuse_line(name, fmt::format("the line is longer than {} bytes", file_limit::jsonl_line),
                     "", "write one document per line", number);
       Utf8Check check(name, number, begin);
       check.add(line);

@@ -2,6 +2,7 @@
 #include "core/data/token_file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,9 +56,7 @@ std::optional<int> integer_attribute(const hdf5::File& file, const char* name, i
   if (!file.has_attribute(name)) return std::nullopt;
   const auto value = file.read_attribute<std::int64_t>(name);
   if (value < least || value > last) {
-    fail(file.file_name(),
-         std::string("attribute '") + name + "' must be from " + std::to_string(least) + " to " +
-             std::to_string(last),
+    fail(file.file_name(), fmt::format("attribute '{}' must be from {} to {}", name, least, last),
          std::to_string(value), "write it again");
   }
   return static_cast<int>(value);
@@ -81,15 +80,14 @@ void check_origin(const std::string& path, const TokenFileInfo& info,
   }
   if (info.vocabulary_size.value_or(0) > vocabulary.size) {
     fail(path,
-         "the tokens are of a larger vocabulary than the " + std::to_string(vocabulary.size) +
-             " of the model or tokenizer",
+         fmt::format("the tokens are of a larger vocabulary than the {} of the model or tokenizer",
+                     vocabulary.size),
          std::to_string(*info.vocabulary_size), "use the tokenizer that the file was made with");
   }
   if (vocabulary.tokenizer != nullptr && info.end_of_text &&
       *info.end_of_text != vocabulary.tokenizer->end_of_text())
     fail(path, "the documents end with another token than the tokenizer's",
-         std::to_string(*info.end_of_text) + " and " +
-             std::to_string(vocabulary.tokenizer->end_of_text()),
+         fmt::format("{} and {}", *info.end_of_text, vocabulary.tokenizer->end_of_text()),
          "set the file's attribute end_of_text to the tokenizer's, or remove it");
 }
 
@@ -109,9 +107,9 @@ std::vector<std::uint64_t> document_ends(const hdf5::File& file, std::uint64_t t
     const std::int64_t least = i == 0 ? 0 : offsets[i - 1];
     const bool fits = offsets[i] >= least && static_cast<std::uint64_t>(offsets[i]) <= tokens;
     if (!fits || (i == 0 && offsets[i] != 0)) {
-      fail(file.file_name(), "document_offsets[" + std::to_string(i) + "] is out of order",
+      fail(file.file_name(), fmt::format("document_offsets[{}] is out of order", i),
            std::to_string(offsets[i]),
-           "offsets ascend from 0 to at most the " + std::to_string(tokens) + " tokens");
+           fmt::format("offsets ascend from 0 to at most the {} tokens", tokens));
     }
     if (i > 0) ends.push_back(static_cast<std::uint64_t>(offsets[i]));
   }
@@ -128,8 +126,7 @@ void read_ids(const hdf5::Dataset& dataset, std::uint64_t position, int vocabula
   for (std::size_t i = 0; i < block.size(); ++i) {
     if (block[i] < 0 || block[i] >= vocabulary_size) {
       fail(dataset.file_name(),
-           "tokens[" + std::to_string(position + i) + "] is outside the vocabulary of " +
-               std::to_string(vocabulary_size),
+           fmt::format("tokens[{}] is outside the vocabulary of {}", position + i, vocabulary_size),
            std::to_string(block[i]), "use the tokenizer that the file was made with");
     }
     ids[i] = static_cast<std::int32_t>(block[i]);
@@ -149,7 +146,7 @@ struct Known {
   void add(const std::string& from, const std::string& said) {
     if (said.empty() || said == value) return;
     if (!value.empty()) {
-      fail(from, std::string("attribute '") + name + "' differs from that in " + file,
+      fail(from, fmt::format("attribute '{}' differs from that in {}", name, file),
            said + " and " + value, "use token files of one tokenizer");
     }
     value = said;
@@ -180,7 +177,7 @@ Vocabulary shared_vocabulary(const std::vector<std::string>& files, int model_si
   }
   const int ids = model_size > 0 ? model_size : *size;
   if (end.value_or(-1) >= ids)
-    fail(ends.file, "attribute 'end_of_text' is outside the vocabulary of " + std::to_string(ids),
+    fail(ends.file, fmt::format("attribute 'end_of_text' is outside the vocabulary of {}", ids),
          std::to_string(*end), "write the file with the model's tokenizer");
   return {ids, end.value_or(-1)};
 }

@@ -2,6 +2,7 @@
 #include "core/files/directory_lock.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -131,9 +132,10 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
     if (attempt == Attempt::locked) continue;
     if (attempt == Attempt::unsupported) {
       (void)::unlink(path_.c_str());
-      warning_ = "directories on this file system cannot be locked (" +
-                 std::generic_category().message(error) +
-                 "): make sure that no other run writes into " + directory_;
+      warning_ = fmt::format(
+          "directories on this file system cannot be locked ({}): make sure that no other run "
+          "writes into {}",
+          std::generic_category().message(error), directory_);
       return;
     }
     if (owner.run_id == run_id) return;
@@ -151,8 +153,8 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
 }
 
 void DirectoryLock::write_owner(const std::string& run_id) {
-  text_ = run_id + "\nprocess " + std::to_string(::getpid()) + " on " + host_name() + " since " +
-          utc_now() + "\n";
+  text_ =
+      fmt::format("{}\nprocess {} on {} since {}\n", run_id, ::getpid(), host_name(), utc_now());
   const bool is_written =
       ::ftruncate(descriptor_, 0) == 0 &&
       ::pwrite(descriptor_, text_.data(), text_.size(), 0) == static_cast<ssize_t>(text_.size()) &&

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/files/hdf5.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -148,7 +150,7 @@ hid_t memory_type(ElementType type) {
 }
 
 std::string quoted(const std::string& kind, const std::string& name) {
-  return kind + " '" + name + "'";
+  return fmt::format("{} '{}'", kind, name);
 }
 
 Handle string_type(std::size_t size, const std::string& file) {
@@ -428,7 +430,7 @@ OpenAttribute open_attribute(const Object& object, const std::string& name) {
       max_attribute_bytes / std::max<std::size_t>(H5Tget_size(attribute.type.get()), 1)) {
     throw UserError({.what = quoted("attribute", name) + " is too large",
                      .file = file,
-                     .value = std::to_string(elements) + " elements"});
+                     .value = fmt::format("{} elements", elements)});
   }
   return attribute;
 }
@@ -503,7 +505,7 @@ void Object::read_attribute_elements(const std::string& name, ElementType type, 
   const OpenAttribute attribute = open_attribute(*this, name);
   const H5T_class_t kind = H5Tget_class(attribute.type.get());
   if ((kind != H5T_INTEGER && kind != H5T_FLOAT) || attribute.elements != count) {
-    throw_wrong_kind(name, std::to_string(count) + (count == 1 ? " number" : " numbers"),
+    throw_wrong_kind(name, fmt::format("{} {}", count, count == 1 ? "number" : "numbers"),
                      file_name());
   }
   if (count == 0) return;
@@ -563,7 +565,7 @@ void Dataset::expect_stored() const {
   const auto refuse = [&](const std::string& reason) {
     throw UserError({.what = quoted("dataset", name_) + " " + reason,
                      .file = file_name(),
-                     .value = shape_text(shape_) + ", " + std::to_string(stored) + " bytes stored",
+                     .value = fmt::format("{}, {} bytes stored", shape_text(shape_), stored),
                      .remedy = "write all of its elements"});
   };
   hsize_t file_bytes = 0;
@@ -583,7 +585,7 @@ void Dataset::expect_stored() const {
     throw UserError({.what = quoted("dataset", name_) +
                              " is compressed by a filter that this program's HDF5 lacks",
                      .file = file_name(),
-                     .value = name[0] != '\0' ? name.data() : "filter " + std::to_string(filter),
+                     .value = name[0] != '\0' ? name.data() : fmt::format("filter {}", filter),
                      .remedy = "write it again with compression=\"gzip\" or without compression"});
   }
   if (H5Pget_layout(creation.get()) != H5D_CHUNKED) {
@@ -593,14 +595,14 @@ void Dataset::expect_stored() const {
   std::vector<hsize_t> chunk(shape_.size());
   const int rank = H5Pget_chunk(creation.get(), static_cast<int>(chunk.size()), chunk.data());
   if (rank != static_cast<int>(chunk.size())) throw_failure(what, file_name());
-  const std::optional<std::uint64_t> chunk_elements = product_of({chunk.begin(), chunk.end()});
+  std::vector<std::uint64_t> grid(chunk.size());
+  std::ranges::copy(chunk, grid.begin());
+  const std::optional<std::uint64_t> chunk_elements = product_of(grid);
   if (!chunk_elements || *chunk_elements > max_chunk_bytes / element_bytes) {
     refuse("has chunks of more than 1 GiB");
   }
-  std::vector<std::uint64_t> grid;
-  for (std::size_t i = 0; i < chunk.size(); ++i) {
-    grid.push_back(shape_[i] / chunk[i] + (shape_[i] % chunk[i] > 0 ? 1 : 0));
-  }
+  for (std::size_t i = 0; i < chunk.size(); ++i)
+    grid[i] = shape_[i] / chunk[i] + (shape_[i] % chunk[i] > 0 ? 1 : 0);
   hsize_t written = 0;
   const Handle space = take(H5Dget_space(id()), H5Sclose, what, file_name());
   check(H5Dget_num_chunks(id(), space.get(), &written), what, file_name());

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/files/image_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -56,17 +58,17 @@ std::uint32_t big_endian(std::span<const std::uint8_t> bytes) {
 /// `most`: the pixels that the file can hold.
 ImageHeader checked(const ReadOnlyFile& file, ImageEncoding encoding, std::uint64_t height,
                     std::uint64_t width, std::uint64_t most) {
-  const std::string value = std::to_string(height) + " x " + std::to_string(width);
+  const std::string value = fmt::format("{} x {}", height, width);
   constexpr std::uint64_t kMostSide = 65535;  // of JPEG
   if (height == 0 || width == 0) refuse_damaged_image(file.path(), "its size is " + value);
   if (height > kMostSide || width > kMostSide || height * width > image_limit::pixels)
     refuse(file.path(), "the image is larger than any that is read",
-           value + " pixels; the limits are " + std::to_string(image_limit::pixels) +
-               " pixels and sides of " + std::to_string(kMostSide),
+           fmt::format("{} pixels; the limits are {} pixels and sides of {}", value,
+                       image_limit::pixels, kMostSide),
            "make it smaller, or remove it");
   if (height * width > most)
-    refuse_damaged_image(file.path(), "its header announces " + value + " pixels in " +
-                                          std::to_string(file.size()) + " bytes");
+    refuse_damaged_image(
+        file.path(), fmt::format("its header announces {} pixels in {} bytes", value, file.size()));
   return {encoding, static_cast<int>(height), static_cast<int>(width)};
 }
 
@@ -165,14 +167,13 @@ ImageHeader read_image_header(const std::string& path) {
 }
 
 Image read_image(const std::string& path, int channels) {
-  DELTAPIPE_ASSERT(channels == 1 || channels == 3, std::to_string(channels) + " channels");
+  DELTAPIPE_ASSERT(channels == 1 || channels == 3, fmt::format("{} channels", channels));
   const ReadOnlyFile file(path);
   const ImageHeader header = read_header(file);
   if (file.size() > image_limit::file)
-    refuse(
-        path, "the image's file is larger than any that is read",
-        std::to_string(file.size()) + " of at most " + std::to_string(image_limit::file) + " bytes",
-        "make it smaller, or remove it");
+    refuse(path, "the image's file is larger than any that is read",
+           fmt::format("{} of at most {} bytes", file.size(), image_limit::file),
+           "make it smaller, or remove it");
   std::vector<std::byte> bytes(file.size());
   file.read_at(0, bytes);
   Image image;

@@ -2,6 +2,7 @@
 #include "core/files/input_file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -73,7 +74,7 @@ void ReadOnlyFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) con
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_system_error("reading failed", path_, errno);
     if (got == 0) {
-      throw UserError({.what = "ends before byte " + std::to_string(offset + bytes.size()),
+      throw UserError({.what = fmt::format("ends before byte {}", offset + bytes.size()),
                        .file = path_,
                        .remedy = "the file was cut off; copy or download it again"});
     }
@@ -94,11 +95,11 @@ void ReadOnlyFile::for_each_block(const std::function<void(std::string_view)>& t
 std::string read_text_file(const std::string& path, std::uint64_t max_bytes) {
   const ReadOnlyFile file(path);
   if (file.size() > max_bytes) {
-    throw UserError({.what = "is larger than the " + std::to_string(max_bytes) +
-                             " bytes that such a file may have",
-                     .file = path,
-                     .value = std::to_string(file.size()) + " bytes",
-                     .remedy = "check that this is the right file"});
+    throw UserError(
+        {.what = fmt::format("is larger than the {} bytes that such a file may have", max_bytes),
+         .file = path,
+         .value = fmt::format("{} bytes", file.size()),
+         .remedy = "check that this is the right file"});
   }
   std::string text(static_cast<std::size_t>(file.size()), '\0');
   file.read_at(0, std::as_writable_bytes(std::span(text)));

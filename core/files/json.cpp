@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/files/json.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 #include <unordered_set>
@@ -156,7 +158,7 @@ class Builder {
     const auto read = text_.substr(0, static_cast<std::size_t>(position_ - text_.data()));
     Mistake mistake{.what = source_.subject + what, .file = source_.file, .remedy = remedy};
     if (source_.line == 0) {
-      mistake.what += " (byte " + std::to_string(read.size()) + " of the JSON text)";
+      mistake.what += fmt::format(" (byte {} of the JSON text)", read.size());
     } else {
       // The place is that of the last character read.
       const auto before = read.substr(0, read.empty() ? 0 : read.size() - 1);
@@ -192,7 +194,7 @@ class Builder {
 
   bool start(Json::value_t type) {
     if (++depth_ > source_.max_depth) {
-      refuse("is nested deeper than " + std::to_string(source_.max_depth) + " levels");
+      refuse(fmt::format("is nested deeper than {} levels", source_.max_depth));
     }
     if (take_ != nullptr && depth_ == 1) {
       if (type != Json::value_t::object) refuse("is not a JSON object");

@@ -2,6 +2,7 @@
 #include "core/files/replacement.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -110,7 +111,7 @@ bool cannot_sync(int error) {
 /// Returns the first free name of TARGET.SUFFIX, TARGET.SUFFIX-2, ...
 std::string free_name(const std::string& target, const std::string& suffix) {
   std::string name = target + suffix;
-  for (int i = 2; exists(name); ++i) name = target + suffix + "-" + std::to_string(i);
+  for (int i = 2; exists(name); ++i) name = fmt::format("{}{}-{}", target, suffix, i);
   return name;
 }
 
@@ -233,7 +234,7 @@ void AtomicFile::reserve(std::uint64_t bytes) {
   const int error = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
   // A file system without preallocation is not an error: a full disk is then found while writing.
   if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
-    fail("cannot allocate " + std::to_string(bytes) + " bytes of disk space", error);
+    fail(fmt::format("cannot allocate {} bytes of disk space", bytes), error);
   }
 }
 
@@ -329,8 +330,8 @@ std::string AtomicDirectory::swap_with_target() {
     temporary_ = former;
   }
   if (swap_ == DirectorySwap::two_renames || !exchange_names(temporary_, target_)) {
-    const std::string aside = directory_of(target_) + "/" + std::string(kAside) + random_digits() +
-                              "-" + name_of(target_);
+    const std::string aside =
+        fmt::format("{}/{}{}-{}", directory_of(target_), kAside, random_digits(), name_of(target_));
     swap_by_renames(temporary_, target_, aside);
     temporary_ = keep ? "" : aside;
     if (keep) rename_or_throw(aside, former, target_);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/files/safetensors.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -99,8 +101,8 @@ void SafetensorsReader::add_file(const std::string& path) {
   for (auto& [name, info] : read_safetensors_header(file)) {
     info.file = files_.size();
     if (!tensors_.emplace(name, info).second) {
-      throw UserError({.what = "tensor '" + name + "' is in " +
-                               files_[tensors_.at(name).file].path() + " as well",
+      throw UserError({.what = fmt::format("tensor '{}' is in {} as well", name,
+                                           files_[tensors_.at(name).file].path()),
                        .file = path,
                        .remedy = "remove shards that belong to another model"});
     }
@@ -133,7 +135,7 @@ SafetensorsReader SafetensorsReader::open_directory(const std::string& directory
       throw UserError(
           {.what = "the shard '" + shard + "' is missing",
            .file = index,
-           .remedy = "download all " + std::to_string(shards.size()) + " shards of the model"});
+           .remedy = fmt::format("download all {} shards of the model", shards.size())});
     }
     file_of[shard] = reader.files_.size();
     reader.add_file(path);
@@ -142,7 +144,8 @@ SafetensorsReader SafetensorsReader::open_directory(const std::string& directory
     const auto found = reader.tensors_.find(name);
     if (found == reader.tensors_.end() || found->second.file != file_of.at(shard)) {
       throw UserError(
-          {.what = "tensor '" + name + "' is not in the shard '" + shard + "' that the index names",
+          {.what = fmt::format("tensor '{}' is not in the shard '{}' that the index names", name,
+                               shard),
            .file = index,
            .remedy = "index and shards belong to different models; download them again"});
     }
@@ -168,10 +171,11 @@ void SafetensorsReader::expect_shape(const std::string& name,
                                      const std::vector<std::uint64_t>& shape) const {
   const TensorInfo& tensor = info(name);
   if (tensor.shape == shape) return;
-  throw UserError({.what = "tensor '" + name + "' must have the shape " + shape_text(shape),
-                   .file = files_[tensor.file].path(),
-                   .value = shape_text(tensor.shape),
-                   .remedy = "check that config.json belongs to these weights"});
+  throw UserError(
+      {.what = fmt::format("tensor '{}' must have the shape {}", name, shape_text(shape)),
+       .file = files_[tensor.file].path(),
+       .value = shape_text(tensor.shape),
+       .remedy = "check that config.json belongs to these weights"});
 }
 
 void SafetensorsReader::read_fp32(const std::string& name, std::span<float> out) const {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/files/safetensors_header.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -51,7 +53,7 @@ struct Place {
 
   [[noreturn]] void refuse(const std::string& what, const std::string& value = "",
                            const std::string& remedy = download_again) const {
-    throw UserError({.what = tensor.empty() ? what : "tensor '" + tensor + "': " + what,
+    throw UserError({.what = tensor.empty() ? what : fmt::format("tensor '{}': {}", tensor, what),
                      .file = file,
                      .value = value,
                      .remedy = remedy});
@@ -67,7 +69,7 @@ std::uint64_t unsigned_number(const Json& json, const std::string& what, const P
 
 const Json& member(const Json& object, const char* key, const Place& place) {
   const auto found = object.find(key);
-  if (found == object.end()) place.refuse("has no '" + std::string(key) + "'");
+  if (found == object.end()) place.refuse(fmt::format("has no '{}'", key));
   return *found;
 }
 
@@ -123,14 +125,15 @@ TensorInfo parse_tensor(const Json& json, std::uint64_t data_bytes, const Place&
     place.refuse("'data_offsets' end before they begin", shown(offsets));
   }
   if (info.end > data_bytes) {
-    place.refuse("its bytes reach beyond the end of the file, which has " +
-                     std::to_string(data_bytes) + " bytes of data",
-                 shown(offsets));
+    place.refuse(
+        fmt::format("its bytes reach beyond the end of the file, which has {} bytes of data",
+                    data_bytes),
+        shown(offsets));
   }
   const std::uint64_t expected = checked_bytes(info.shape, info.type, place);
   if (info.end - info.begin != expected) {
-    place.refuse("'shape' and 'dtype' need " + std::to_string(expected) +
-                     " bytes, 'data_offsets' give " + std::to_string(info.end - info.begin),
+    place.refuse(fmt::format("'shape' and 'dtype' need {} bytes, 'data_offsets' give {}", expected,
+                             info.end - info.begin),
                  shown(offsets));
   }
   return info;
@@ -151,25 +154,25 @@ void check_coverage(const std::map<std::string, TensorInfo>& tensors, std::uint6
     const Place place{file, *name};
     if (info->begin < covered) {
       place.refuse("its bytes overlap those of tensor '" + *before + "'",
-                   "begin " + std::to_string(info->begin));
+                   fmt::format("begin {}", info->begin));
     }
     if (info->begin > covered) {
-      place.refuse(std::to_string(info->begin - covered) +
-                       " bytes before it belong to no tensor, which the format forbids",
-                   "begin " + std::to_string(info->begin));
+      place.refuse(fmt::format("{} bytes before it belong to no tensor, which the format forbids",
+                               info->begin - covered),
+                   fmt::format("begin {}", info->begin));
     }
     covered = info->end;
     before = name;
   }
   if (covered != data_bytes) {
-    Place{file}.refuse("the last " + std::to_string(data_bytes - covered) +
-                       " bytes belong to no tensor, which the format forbids");
+    Place{file}.refuse(fmt::format(
+        "the last {} bytes belong to no tensor, which the format forbids", data_bytes - covered));
   }
 }
 
 std::uint64_t read_header_length(const ReadOnlyFile& file, const Place& place) {
   if (file.size() < safetensors_length_bytes) {
-    place.refuse("is too short for a safetensors file", std::to_string(file.size()) + " bytes");
+    place.refuse("is too short for a safetensors file", fmt::format("{} bytes", file.size()));
   }
   std::array<std::byte, safetensors_length_bytes> bytes;
   file.read_at(0, bytes);
@@ -180,12 +183,12 @@ std::uint64_t read_header_length(const ReadOnlyFile& file, const Place& place) {
   if (length > safetensors_max_header_bytes) {
     place.refuse(
         "its header claims more than the 100 MB that the format allows",
-        std::to_string(length) + " bytes",
+        fmt::format("{} bytes", length),
         "check that this is a safetensors file, not pytorch_model.bin or a Git LFS pointer");
   }
   if (length > file.size() - safetensors_length_bytes) {
     place.refuse("its header claims more bytes than the file has",
-                 std::to_string(length) + " of " + std::to_string(file.size()));
+                 fmt::format("{} of {}", length, file.size()));
   }
   return length;
 }
@@ -226,9 +229,9 @@ std::map<std::string, TensorInfo> read_safetensors_header(const ReadOnlyFile& fi
 }
 
 std::string safetensors_header_entry(const std::string& name, const TensorInfo& info) {
-  return Json(name).dump() + R"(:{"dtype":")" + name_of(info.type) + R"(","shape":)" +
-         Json(info.shape).dump() + R"(,"data_offsets":)" + Json({info.begin, info.end}).dump() +
-         "}";
+  return fmt::format(R"({}:{{"dtype":"{}","shape":{},"data_offsets":{}}})", Json(name).dump(),
+                     name_of(info.type), Json(info.shape).dump(),
+                     Json({info.begin, info.end}).dump());
 }
 
 std::map<std::string, std::string> parse_safetensors_index(const std::string& text,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/stage/parameters.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <type_traits>
 
@@ -74,7 +76,7 @@ void ParameterArena<Real>::set_operands(const std::vector<int>& matrices) {
 template <class Real>
 void ParameterArena<Real>::set_moments(int moments) {
   DELTAPIPE_ASSERT(place_.empty() && (moments == 1 || moments == 2),
-                   std::to_string(moments) + " moments");
+                   fmt::format("{} moments", moments));
   moments_ = moments;
 }
 

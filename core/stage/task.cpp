@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/stage/task.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <cmath>
 #include <string>
@@ -37,7 +39,7 @@ class LanguageModelTask final : public Task {
 class ClassificationTask final : public Task {
  public:
   explicit ClassificationTask(int classes) : classes_(static_cast<std::size_t>(classes)) {
-    DELTAPIPE_ASSERT(classes >= 2, std::to_string(classes) + " classes");
+    DELTAPIPE_ASSERT(classes >= 2, fmt::format("{} classes", classes));
   }
 
   const char* name() const override { return "classification"; }
@@ -64,7 +66,7 @@ class ClassificationTask final : public Task {
       const auto prediction = static_cast<std::size_t>(scores[rows + b]);
       const float likelier = scores[2 * rows + b];
       DELTAPIPE_ASSERT(label < classes_ && prediction < classes_,
-                       std::to_string(targets[b]) + " and " + std::to_string(prediction));
+                       fmt::format("{} and {}", targets[b], prediction));
       sums[0] += scores[b];
       if (likelier < 5) sums[kTop5] += 1;
       if (prediction == label) sums[hit(label)] += 1;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/bpe.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <queue>
 
@@ -44,7 +46,7 @@ BpeEncoder::BpeEncoder(const TokenizerDefinition& definition) {
     const auto [left, right] = definition.merges[rank];
     const auto found = id_of.find(definition.names[static_cast<std::size_t>(left)] +
                                   definition.names[static_cast<std::size_t>(right)]);
-    DELTAPIPE_ASSERT(found != id_of.end(), "merge " + std::to_string(rank) + " has no token");
+    DELTAPIPE_ASSERT(found != id_of.end(), fmt::format("merge {} has no token", rank));
     merges_[pair_key(left, right)] = {static_cast<std::int32_t>(rank), found->second};
   }
   if (definition.ignore_merges) {
@@ -78,7 +80,7 @@ std::int32_t BpeEncoder::byte_id(char c) const {
   const auto byte = static_cast<unsigned char>(c);
   if (byte_ids_[byte] < 0)
     throw UserError({.what = "the text has a byte for which the tokenizer has no token",
-                     .value = "byte " + std::to_string(byte),
+                     .value = fmt::format("byte {}", byte),
                      .remedy = "remove it from the text, or use a tokenizer with tokens for all "
                                "bytes"});
   return byte_ids_[byte];

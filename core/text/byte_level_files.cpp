@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/byte_level_files.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -77,11 +79,12 @@ class Builder : public VocabularyBuilder<TokenizerDefinition> {
     }
     if (count == 0) return;
     const std::string what =
-        std::to_string(count) + " token(s) of the vocabulary are not the result of a merge";
+        fmt::format("{} token(s) of the vocabulary are not the result of a merge", count);
     constexpr const char* kRemedy = "download the file again if it is truncated";
     if (definition.merges.empty()) fail(file, "has no merges: " + what, *first, kRemedy);
-    definition.warnings.push_back(file + ": " + what + ", '" + printable(*first) +
-                                  "' among them, so that no text contains them; " + kRemedy);
+    definition.warnings.push_back(
+        fmt::format("{}: {}, '{}' among them, so that no text contains them; {}", file, what,
+                    printable(*first), kRemedy));
   }
 
   /// Adds a merge "left right", as in merges.txt.
@@ -310,10 +313,10 @@ void compare_pair(const fs::path& directory, TokenizerDefinition& definition) {
     for (std::size_t id = 0; id < names.size() && difference.empty(); ++id)
       if (!names[id].empty() &&
           (id >= definition.names.size() || definition.names[id] != names[id]))
-        difference = vocabulary + ": has another token with the id " + std::to_string(id);
+        difference = fmt::format("{}: has another token with the id {}", vocabulary, id);
     if (difference.empty() && pair.definition.merges != definition.merges)
-      difference = merges + ": has other merges (" + std::to_string(pair.definition.merges.size()) +
-                   ") than tokenizer.json (" + std::to_string(definition.merges.size()) + ")";
+      difference = fmt::format("{}: has other merges ({}) than tokenizer.json ({})", merges,
+                               pair.definition.merges.size(), definition.merges.size());
   } catch (const UserError& error) {
     difference = error.what();
   }

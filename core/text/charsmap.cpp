@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/charsmap.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -46,8 +48,7 @@ Charsmap::Charsmap(const std::string& file, std::string bytes) : bytes_(std::mov
   if (size == 0 || size > kLargestArray || size % (kHeader * kBlock) != 0 ||
       size >= bytes_.size() - kHeader)
     token_json::fail(file, "the precompiled_charsmap is damaged: its sizes do not fit",
-                     std::to_string(size) + " of " + std::to_string(bytes_.size()) + " bytes",
-                     kRemedy);
+                     fmt::format("{} of {} bytes", size, bytes_.size()), kRemedy);
   units_.resize(size / kHeader);
   for (std::size_t i = 0; i < units_.size(); ++i)
     units_[i] = little_endian(bytes_.data() + kHeader * (i + 1));

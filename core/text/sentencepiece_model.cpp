@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/sentencepiece_model.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -106,7 +108,7 @@ bool is(const WireField& field, std::uint32_t number, WireType type) {
 SentencePiece read_piece(const std::string& file, std::string_view bytes, std::size_t id) {
   WireReader reader(file, bytes);
   SentencePiece piece;
-  const std::string name = "piece " + std::to_string(id);
+  const std::string name = fmt::format("piece {}", id);
   for (WireField field; reader.next(field);) {
     if (is(field, field::piece, WireType::text)) {
       piece.text = field.text;
@@ -218,7 +220,7 @@ SentencePieceModel read_sentencepiece_model(const std::string& file, std::string
   for (WireField field; reader.next(field);) {
     if (is(field, field::pieces, WireType::text)) {
       if (model.pieces.size() == kMostPieces)
-        token_json::fail(file, "the model has too many pieces", std::to_string(kMostPieces) + "+",
+        token_json::fail(file, "the model has too many pieces", fmt::format("{}+", kMostPieces),
                          kRemedy);
       model.pieces.push_back(read_piece(file, field.text, model.pieces.size()));
     } else if (is(field, field::trainer_spec, WireType::text)) {

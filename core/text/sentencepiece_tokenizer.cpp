@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/sentencepiece_tokenizer.hpp"
 
+#include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
@@ -59,11 +60,13 @@ void SentencePieceTokenizer::encode_plain(std::string_view text,
                                           std::vector<std::int32_t>& ids) const {
   if (text.empty()) return;
   if (text.size() > longest_text_)
-    throw UserError({.what = "the text is too long for libsentencepiece",
-                     .file = definition_.file,
-                     .value = std::to_string(text.size()) + " bytes",
-                     .remedy = "use texts of at most " + std::to_string(longest_text_) +
-                               " bytes, or convert the tokenizer to a tokenizer.json"});
+    throw UserError(
+        {.what = "the text is too long for libsentencepiece",
+         .file = definition_.file,
+         .value = fmt::format("{} bytes", text.size()),
+         .remedy = fmt::format(
+             "use texts of at most {} bytes, or convert the tokenizer to a tokenizer.json",
+             longest_text_)});
   std::vector<std::string> pieces;
   const auto status = processor_->Encode(text, &pieces);
   if (!status.ok())

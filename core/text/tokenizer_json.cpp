@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/tokenizer_json.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 #include <system_error>
@@ -52,8 +54,7 @@ const Json& member(const Json& object, const char* key) {
 bool flag(const std::string& file, const Json& object, const char* key, bool otherwise) {
   const Json& value = member(object, key);
   if (value.is_null()) return otherwise;
-  if (!value.is_boolean())
-    fail(file, std::string("'") + key + "' is not a boolean", shown(value), "");
+  if (!value.is_boolean()) fail(file, fmt::format("'{}' is not a boolean", key), shown(value), "");
   return value.get<bool>();
 }
 
@@ -73,8 +74,8 @@ std::vector<Json> parts_of(const Json& root, const char* key, const char* list) 
 void expect_plain(const std::string& file, const Json& token) {
   for (const char* key : {"lstrip", "rstrip", "single_word"})
     if (flag(file, token, key, false))
-      fail(file, "added token " + shown(member(token, "content")) + " asks for " + key, "true",
-           "deltapipe only supports added tokens without it");
+      fail(file, fmt::format("added token {} asks for {}", shown(member(token, "content")), key),
+           "true", "deltapipe only supports added tokens without it");
 }
 
 void check_common_settings(const std::string& file, const Json& config) {

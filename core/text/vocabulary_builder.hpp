@@ -2,6 +2,8 @@
 // Tokens and ids as the files of tokenizers give them, checked against the existing ones.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -65,7 +67,7 @@ class VocabularyBuilder {
       add_token(content, usable_id(id, content));
     else if (!id.is_null() && id != known)
       token_json::fail(file, "added token '" + content + "' has another id in the vocabulary",
-                       shown(id), "use " + std::to_string(known));
+                       shown(id), fmt::format("use {}", known));
     add_known(content, id_of(content), special, normalized);
   }
 
@@ -81,9 +83,8 @@ class VocabularyBuilder {
   std::int32_t add_required_role(const std::string& content, const char* key) {
     const std::int32_t id = add_role(content);
     if (id < 0)
-      token_json::fail(
-          file_, std::string("the vocabulary lacks the ") + key, content,
-          std::string("name one of its tokens as ") + key + " in tokenizer_config.json");
+      token_json::fail(file_, std::string("the vocabulary lacks the ") + key, content,
+                       fmt::format("name one of its tokens as {} in tokenizer_config.json", key));
     return id;
   }
 

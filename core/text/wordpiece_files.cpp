@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/wordpiece_files.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <utility>
@@ -119,7 +121,7 @@ WordPieceDefinition load_wordpiece_json(const fs::path& path, const Json& root) 
 WordPieceDefinition load_wordpiece_vocabulary(const fs::path& path) {
   const std::string text = read_text_file(path.string(), file_limit::tokenizer);
   if (const std::size_t place = first_invalid_utf8(text); place < text.size())
-    fail(path.string(), "the vocabulary is not UTF-8", "byte " + std::to_string(place), kBertOnly);
+    fail(path.string(), "the vocabulary is not UTF-8", fmt::format("byte {}", place), kBertOnly);
   Builder builder(path.string());
   for_each_line(text, [&](const std::string& token, std::size_t line) {
     builder.add_token(token, line - 1, line);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/bert/bert_model.hpp"
 
+#include <fmt/format.h>
+
 #include "models/config_file.hpp"
 
 namespace deltapipe {
@@ -28,9 +30,8 @@ ModelShape BertModel::shape() const {
 }
 
 std::string BertModel::description() const {
-  return "BERT of " + std::to_string(config().layers) + " blocks x " +
-         std::to_string(config().channels) + " channels, " +
-         std::to_string(config().classes.size()) + " classes";
+  return fmt::format("BERT of {} blocks x {} channels, {} classes", config().layers,
+                     config().channels, config().classes.size());
 }
 
 std::unique_ptr<Stage<float>> BertModel::make_stage(const StagePart& part) const {

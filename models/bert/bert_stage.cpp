@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/bert/bert_stage.hpp"
 
+#include <fmt/format.h>
+
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/encoder_embedding.hpp"
 #include "models/blocks/post_norm_block.hpp"
@@ -16,7 +18,7 @@ constexpr std::uint32_t kEmbeddingSite = 0, kHeadSite = 1, kFirstBlockSite = 2;
 template <class Real>
 std::unique_ptr<Block<Real>> make_block(const BertConfig& config, int block, int bucket,
                                         ParameterArena<Real>& parameters) {
-  const std::string layer = "encoder.layer." + std::to_string(block) + ".";
+  const std::string layer = fmt::format("encoder.layer.{}.", block);
   const std::uint32_t site = kFirstBlockSite + block * kEncoderSitesABlock;
   const AttentionOptions options = encoder_attention(config, site);
   return std::make_unique<PostNormBlock<Real>>(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/blocks/block_stage.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -276,7 +278,7 @@ void BlockStage<Real>::continue_text(const ExecSpace& exec, const MicroBatch& ba
                                      int slot) {
   DELTAPIPE_ASSERT(capacity_.keeps_text, "reserved without keys and values");
   DELTAPIPE_ASSERT(batch.samples == 1 && kept >= 0 && kept + batch.tokens <= capacity_.tokens,
-                   std::to_string(kept) + " + " + std::to_string(batch.tokens) + " tokens");
+                   fmt::format("{} + {} tokens", kept, batch.tokens));
   const std::vector<BoundaryShape> shapes = this->shapes(batch.tokens);
   if (parts_.first)
     parts_.first->continue_text(pass(exec, batch, slot, -1, false), kept,

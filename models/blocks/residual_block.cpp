@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/blocks/residual_block.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "core/base/parallel/profiling_region.hpp"
@@ -14,7 +16,7 @@ ResidualBlock<Real>::ResidualBlock(ParameterArena<Real>& parameters, const std::
   if (shape.has_projection())
     projection_.emplace(parameters, prefix + "shortcut", shape.projection(), norm, bucket);
   for (const ConvolutionShape& convolution : shape.path())
-    path_.emplace_back(parameters, prefix + "layer." + std::to_string(path_.size()), convolution,
+    path_.emplace_back(parameters, fmt::format("{}layer.{}", prefix, path_.size()), convolution,
                        norm, bucket);
 }
 

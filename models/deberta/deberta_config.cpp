@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/deberta/deberta_config.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "core/base/error.hpp"
@@ -128,7 +130,7 @@ void DebertaConfig::check(const std::string& file) const {
                 "'max_relative_positions' is too large", std::to_string(max_relative_positions));
   require_value(position_buckets <= 0 || buckets().longest > position_buckets / 2 + 1, file,
                 "'max_relative_positions' must be above 'position_buckets' / 2 + 1",
-                std::to_string(buckets().longest) + " and " + std::to_string(position_buckets));
+                fmt::format("{} and {}", buckets().longest, position_buckets));
   require_value(convolution_width == 0 ||
                     (convolution_width > 0 && convolution_width < 64 && convolution_width % 2 == 1),
                 file, "'conv_kernel_size' must be 0 or odd and below 64",

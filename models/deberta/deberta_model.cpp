@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/deberta/deberta_model.hpp"
 
+#include <fmt/format.h>
+
 #include "core/base/printable.hpp"
 #include "models/config_file.hpp"
 
@@ -29,8 +31,9 @@ void warn_of_unused(const DebertaConfig& config, const SafetensorsReader& weight
     if (part.is_used) continue;
     for (const auto& [name, info] : weights.tensors()) {
       if (name.find(part.part) == std::string::npos) continue;
-      warnings.push_back(printable(directory, 200) + ": the weights have " + printable(name, 100) +
-                         ", which config.json does not use; check its '" + part.key + "'");
+      warnings.push_back(
+          fmt::format("{}: the weights have {}, which config.json does not use; check its '{}'",
+                      printable(directory, 200), printable(name, 100), part.key));
       break;
     }
   }
@@ -62,9 +65,8 @@ ModelShape DebertaModel::shape() const {
 }
 
 std::string DebertaModel::description() const {
-  return "DeBERTa-v2 of " + std::to_string(config().layers) + " blocks x " +
-         std::to_string(config().channels) + " channels, " +
-         std::to_string(config().classes.size()) + " classes";
+  return fmt::format("DeBERTa-v2 of {} blocks x {} channels, {} classes", config().layers,
+                     config().channels, config().classes.size());
 }
 
 std::vector<Field> DebertaModel::fields() const {

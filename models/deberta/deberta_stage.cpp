@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/deberta/deberta_stage.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "models/blocks/classification_head.hpp"
@@ -34,7 +36,7 @@ template <class Real>
 std::unique_ptr<Block<Real>> make_block(const DebertaConfig& config, int block, int bucket,
                                         ParameterArena<Real>& parameters,
                                         const std::shared_ptr<RelativeEmbedding<Real>>& relative) {
-  const std::string layer = "encoder.layer." + std::to_string(block) + ".";
+  const std::string layer = fmt::format("encoder.layer.{}.", block);
   const std::uint32_t site = kFirstBlockSite + block * kSitesABlock;
   const AttentionOptions options = encoder_attention(config, site);
   auto attention = std::make_unique<DisentangledSelfAttention<Real>>(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/gpt2/gpt2_config.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -106,7 +108,7 @@ Gpt2Config Gpt2Config::read(const ConfigFile& file) {
 void Gpt2Config::check(const std::string& file) const {
   for (const auto& field : kGpt2Integers) check_field(file, field, *this);
   require_value(n_embd % n_head == 0, file, "'n_embd' must be a multiple of 'n_head'",
-                std::to_string(n_embd) + " and " + std::to_string(n_head));
+                fmt::format("{} and {}", n_embd, n_head));
   for (const auto& field : kGpt2Reals) check_field(file, field, *this);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/gpt2/gpt2_model.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/base/error.hpp"
@@ -60,10 +62,9 @@ ModelShape Gpt2Model::shape() const {
 }
 
 std::string Gpt2Model::description() const {
-  return "GPT-2 of " + std::to_string(config_.n_layer) + " blocks x " +
-         std::to_string(config_.n_embd) + " channels" +
-         (config_.is_classifier() ? ", " + std::to_string(config_.classes.size()) + " classes"
-                                  : "");
+  return fmt::format(
+      "GPT-2 of {} blocks x {} channels{}", config_.n_layer, config_.n_embd,
+      config_.is_classifier() ? fmt::format(", {} classes", config_.classes.size()) : "");
 }
 
 DropoutProbabilities Gpt2Model::dropout() const {

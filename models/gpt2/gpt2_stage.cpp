@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/gpt2/gpt2_stage.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "models/blocks/classification_head.hpp"
@@ -21,7 +23,7 @@ constexpr int kAttentionSite = 0, kMlpSite = 2, kSitesABlock = 3;
 template <class Real>
 std::unique_ptr<Block<Real>> make_block(const Gpt2Config& config, int block, int bucket,
                                         ParameterArena<Real>& parameters) {
-  const std::string h = "h." + std::to_string(block) + ".";
+  const std::string h = fmt::format("h.{}.", block);
   const std::uint32_t site = kEmbeddingSite + 1 + block * kSitesABlock;
   const AttentionOptions attention{.channels = config.n_embd,
                                    .heads = config.n_head,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/resnet/resnet_config.hpp"
 
+#include <fmt/format.h>
+
 #include <numeric>
 
 #include "core/base/error.hpp"
@@ -28,9 +30,8 @@ void read_counts(const ConfigKeys& keys, const char* key, int most, std::vector<
   bool fits = list->is_array() && !list->empty() && list->size() <= ResnetConfig::kMostGroups;
   for (std::size_t i = 0; fits && i < list->size(); ++i) fits = is_count((*list)[i], most);
   if (!fits)
-    keys.refuse(
-        "'" + std::string(key) + "' must be a list of numbers from 1 to " + std::to_string(most),
-        shown(*list), kSupportedResNet);
+    keys.refuse(fmt::format("'{}' must be a list of numbers from 1 to {}", key, most), shown(*list),
+                kSupportedResNet);
   target = list->get<std::vector<int>>();
 }
 
@@ -72,8 +73,7 @@ void ResnetConfig::check(const std::string& file) const {
     require_value(holds, file, rule, value);
   };
   const auto in_range = [&](const char* key, int value, int most) {
-    require(value >= 1 && value <= most,
-            "'" + std::string(key) + "' must be from 1 to " + std::to_string(most),
+    require(value >= 1 && value <= most, fmt::format("'{}' must be from 1 to {}", key, most),
             std::to_string(value));
   };
   in_range("num_channels", image.channels, 1024);
@@ -83,12 +83,12 @@ void ResnetConfig::check(const std::string& file) const {
   in_range("stem_stride", stem.stride, 16);
   require(channels.size() == depths.size(),
           "'hidden_sizes' and 'depths' must have the same number of entries",
-          std::to_string(channels.size()) + " and " + std::to_string(depths.size()));
+          fmt::format("{} and {}", channels.size(), depths.size()));
   require(depths.size() <= kMostGroups,
-          "'depths' must have at most " + std::to_string(kMostGroups) + " entries",
+          fmt::format("'depths' must have at most {} entries", kMostGroups),
           std::to_string(depths.size()));
   for (const int count : channels) in_range("hidden_sizes", count, kMostChannels);
-  require(blocks() <= kMostBlocks, "'depths' must add up to at most " + std::to_string(kMostBlocks),
+  require(blocks() <= kMostBlocks, fmt::format("'depths' must add up to at most {}", kMostBlocks),
           std::to_string(blocks()));
   for (const int count : channels)
     require(!bottleneck || count % 4 == 0,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/resnet/resnet_model.hpp"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <string_view>
 
@@ -49,10 +51,9 @@ std::string ResnetModel::description() const {
   std::string channels;
   for (const int count : config().channels)
     channels += (channels.empty() ? "" : "-") + std::to_string(count);
-  return "ResNet of " + std::to_string(config().blocks()) +
-         (config().bottleneck ? " bottleneck" : " basic") + " blocks, " + channels +
-         " channels, images of " + text_of(config().image) + ", " +
-         std::to_string(config().classes.size()) + " classes";
+  return fmt::format("ResNet of {} {} blocks, {} channels, images of {}, {} classes",
+                     config().blocks(), config().bottleneck ? "bottleneck" : "basic", channels,
+                     text_of(config().image), config().classes.size());
 }
 
 void ResnetModel::set_dropout(const DropoutProbabilities& dropout) {
@@ -91,7 +92,7 @@ void ResnetModel::check_block_counts(const SafetensorsReader& weights,
   check_block_count(weights, resnet_names(), directory, groups);
   for (int group = 0; group < groups; ++group) {
     WeightNames blocks = resnet_names();
-    blocks.block_prefix += std::to_string(group) + ".layers.";
+    blocks.block_prefix += fmt::format("{}.layers.", group);
     blocks.block_tensor = "layer.0.convolution.weight";
     check_block_count(weights, blocks, directory, config().depths[group]);
   }

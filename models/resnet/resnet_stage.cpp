@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/resnet/resnet_stage.hpp"
 
+#include <fmt/format.h>
+
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/convolution_stem.hpp"
 #include "models/blocks/residual_block.hpp"
@@ -40,8 +42,8 @@ StageParts<Real> make_parts(const ResnetConfig& config, const StagePart& part,
   }
   for (int i = part.first_block; i < part.first_block + part.blocks; ++i, ++bucket) {
     const ResnetConfig::Place place = config.place(i);
-    const std::string prefix = "encoder.stages." + std::to_string(place.group) + ".layers." +
-                               std::to_string(place.index) + ".";
+    const std::string prefix =
+        fmt::format("encoder.stages.{}.layers.{}.", place.group, place.index);
     parts.blocks.push_back(
         {std::make_unique<ResidualBlock<Real>>(parameters, prefix, shapes[i], config.norm, bucket),
          bucket});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/vit/vit_config.hpp"
 
+#include <fmt/format.h>
+
 #include <cstdint>
 
 #include "core/base/error.hpp"
@@ -35,18 +37,15 @@ VitConfig VitConfig::read(const ConfigFile& file) {
 void VitConfig::check(const std::string& file) const {
   check_encoder(file);
   require_value(patch >= 1 && patch <= kMostSide, file,
-                "'patch_size' must be from 1 to " + std::to_string(kMostSide),
-                std::to_string(patch));
+                fmt::format("'patch_size' must be from 1 to {}", kMostSide), std::to_string(patch));
   require_value(image.channels >= 1 && image.channels <= 1024, file,
                 "'num_channels' must be from 1 to 1024", std::to_string(image.channels));
-  require_value(
-      std::int64_t{image.channels} * patch * patch <= kMostPatchValues, file,
-      "'num_channels' x 'patch_size'^2 must be at most " + std::to_string(kMostPatchValues),
-      std::to_string(image.channels) + " and " + std::to_string(patch));
+  require_value(std::int64_t{image.channels} * patch * patch <= kMostPatchValues, file,
+                fmt::format("'num_channels' x 'patch_size'^2 must be at most {}", kMostPatchValues),
+                fmt::format("{} and {}", image.channels, patch));
   require_value(image.height % patch == 0 && image.width % patch == 0, file,
                 "'image_size' must be a multiple of 'patch_size'",
-                std::to_string(image.height) + " x " + std::to_string(image.width) + " and " +
-                    std::to_string(patch));
+                fmt::format("{} x {} and {}", image.height, image.width, patch));
 }
 
 std::vector<std::string> VitConfig::facts() const {

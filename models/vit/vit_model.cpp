@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/vit/vit_model.hpp"
 
+#include <fmt/format.h>
+
 #include "core/base/error.hpp"
 #include "models/class_names.hpp"
 #include "models/config_file.hpp"
@@ -34,11 +36,10 @@ ModelShape VitModel::shape() const {
 }
 
 std::string VitModel::description() const {
-  return "ViT of " + std::to_string(config().layers) + " blocks x " +
-         std::to_string(config().channels) + " channels, images of " + text_of(config().image) +
-         " in patches of " + std::to_string(config().patch) + " x " +
-         std::to_string(config().patch) + ", " + std::to_string(config().classes.size()) +
-         " classes";
+  return fmt::format(
+      "ViT of {} blocks x {} channels, images of {} in patches of {} x {}, {} classes",
+      config().layers, config().channels, text_of(config().image), config().patch, config().patch,
+      config().classes.size());
 }
 
 std::unique_ptr<Stage<float>> VitModel::make_stage(const StagePart& part) const {
@@ -60,7 +61,7 @@ std::unique_ptr<Model> create_vit(const NewModel& shape) {
   if (shape.image.values() > 0) {  // else the data are no images, which is refused later
     if (shape.image.height % shape.patch != 0 || shape.image.width % shape.patch != 0)
       throw UserError({.what = "model.new.patch_size does not divide the images' sides",
-                       .value = std::to_string(shape.patch) + ", images of " + text_of(shape.image),
+                       .value = fmt::format("{}, images of {}", shape.patch, text_of(shape.image)),
                        .remedy = "use a divisor of height and width",
                        .keys = {"model.new.patch_size"}});
     config.image = shape.image;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/vit/vit_stage.hpp"
 
+#include <fmt/format.h>
+
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/transformer_block.hpp"
 #include "models/encoder_blocks.hpp"
@@ -16,7 +18,7 @@ constexpr std::uint32_t kEmbeddingSite = 0, kFirstBlockSite = 1;
 template <class Real>
 std::unique_ptr<Block<Real>> make_block(const VitConfig& config, int block, int bucket,
                                         ParameterArena<Real>& parameters) {
-  const std::string layer = "encoder.layer." + std::to_string(block) + ".";
+  const std::string layer = fmt::format("encoder.layer.{}.", block);
   const std::uint32_t site = kFirstBlockSite + block * kEncoderSitesABlock;
   return std::make_unique<TransformerBlock<Real>>(
       parameters,

@@ -125,6 +125,7 @@ message(STATUS "hdf5: ${HDF5_VERSION}, ${hdf5_link}")
 deltapipe_package(json nlohmann_json 3.9 nlohmann_json::nlohmann_json nlohmann-json3-dev
   nlohmann-json)
 deltapipe_package(toml tomlplusplus 3.0 tomlplusplus::tomlplusplus libtomlplusplus-dev tomlplusplus)
+deltapipe_package(fmt fmt 8 fmt::fmt libfmt-dev fmt)
 deltapipe_library(xxhash xxhash.h xxhash libxxhash-dev xxhash)
 deltapipe_library(zlib zlib.h z zlib1g-dev zlib)
 deltapipe_library(png png.h png libpng-dev libpng)

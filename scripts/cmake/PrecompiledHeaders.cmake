@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# Kokkos and the standard library are most of what a compiler reads in nearly every source: read
+# Kokkos, fmt and the standard library are most of what a compiler reads in nearly every source: read
 # once. CMAKE_DISABLE_PRECOMPILE_HEADERS=ON is CMake's own switch. That each source includes what it
 # uses is shown without them: by clang-tidy for sources that change, by style.headers for installed headers.
 #
@@ -8,7 +8,7 @@
 set(precompiled_headers <Kokkos_Core.hpp> <algorithm> <array> <chrono> <cmath> <condition_variable>
   <cstdint> <cstring> <deque> <exception> <filesystem> <functional> <limits> <map> <memory> <mutex>
   <optional> <set> <span> <sstream> <stdexcept> <string> <string_view> <thread> <tuple>
-  <unordered_map> <utility> <variant> <vector>)
+  <unordered_map> <utility> <variant> <vector> <fmt/format.h>)
 if(Kokkos_ENABLE_CUDA OR Kokkos_ENABLE_HIP OR Kokkos_ENABLE_SYCL)
   set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)  # their compilers read a source once a processor
 endif()

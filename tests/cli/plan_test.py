@@ -154,6 +154,8 @@ class Plan(support.TestCase):
                      "mildest codec"):
             self.assertIn(part, out)
         self.assertEqual(self.succeed(["check", "--plan", deck], 2).out, out)
+        said = self.succeed(["check", "--plan", deck, "--bandwidth", "1 Gbit/s,10"]).err
+        self.assertIn('write "10 Mbit/s" for megabits', said)
 
     def test_bytes_with_memories_of_places(self):
         """Hashes that compare memories travel at some visits of a place."""

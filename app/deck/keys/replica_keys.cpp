@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/deck/keys/replica_keys.hpp"
 
+#include <fmt/format.h>
+
 #include "app/deck/keys/section_keys.hpp"
 #include "core/base/error.hpp"
 
@@ -63,7 +65,7 @@ void join_replica_links(Draft& draft) {
   for (const auto* list : {&links.bits_per_second, &links.latency_seconds}) {
     if (list->size() > 1)
       refuse("[network.replicas] bandwidth and latency are one value each",
-             std::to_string(list->size()) + " values", "give one value for all ranks");
+             fmt::format("{} values", list->size()), "give one value for all ranks");
     if (!list->empty() && draft.settings.network.wire == WireSharing::rank)
       refuse("[network.replicas] means nothing with network.wire = \"rank\"", {},
              "a rank's wire also carries what it sends to replicas: set [network] bandwidth and "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/observe/interruption.hpp"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -99,7 +100,7 @@ std::string name_of_signal(int signal) {
     case SIGXCPU:
       return "SIGXCPU";
     default:
-      return "signal " + std::to_string(signal);
+      return fmt::format("signal {}", signal);
   }
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/observe/trace.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace deltapipe {
@@ -52,8 +54,8 @@ void TraceRecorder::record(TraceCategory category, const std::string& track,
 void TraceScope::finish() noexcept {
   try {
     std::string name = name_;
-    if (index_ >= 0) name += " " + std::to_string(index_);
-    if (stage_ >= 0) name += "@" + std::to_string(stage_);
+    if (index_ >= 0) name += fmt::format(" {}", index_);
+    if (stage_ >= 0) name += fmt::format("@{}", stage_);
     TraceRecorder::instance().record(category_, track_, name, begin_, Clock::now());
   } catch (...) {
     // Drops an event if memory is exhausted: a trace must never stop a run.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/state/state.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/base/error.hpp"
@@ -73,14 +75,14 @@ void StateWriter::append(const void* elements, std::uint64_t bytes) {
 
 void StateReader::refuse(const std::string& item, const std::string& wrong,
                          const std::string& value, const std::string& remedy) const {
-  throw UserError({.what = "the state's item '" + item + "' of part '" + part_ + "' " + wrong,
+  throw UserError({.what = fmt::format("the state's item '{}' of part '{}' {}", item, part_, wrong),
                    .file = file_name(),
                    .value = value,
                    .remedy = remedy.empty() ? kOtherState : remedy});
 }
 
 void StateReader::refuse_part(const std::string& part, const std::string& wrong) const {
-  throw UserError({.what = "the state's part '" + part + "' " + wrong,
+  throw UserError({.what = fmt::format("the state's part '{}' {}", part, wrong),
                    .file = file_name(),
                    .remedy = kOtherState});
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/base/state/state_in_memory.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -57,7 +59,7 @@ void MemoryStateReader::open_item(const StateItem& item) {
   item_ = &find_item(item.name);
   read_ = 0;
   if (item_->bytes.size() != item.bytes())
-    refuse(item.name, "is truncated", std::to_string(item_->bytes.size()) + " bytes");
+    refuse(item.name, "is truncated", fmt::format("{} bytes", item_->bytes.size()));
 }
 
 void MemoryStateReader::read(void* elements, std::uint64_t bytes) {

@@ -5,7 +5,7 @@
 //   x_hat = Q(x + a e(s))      e(s) := x + a e(s) - x_hat      e(s) = 0 at first
 //
 // a <= 1 bounds the errors (ErrorBound). The receiver sees x_hat and keeps nothing. Values that are
-// not finite leave no error. EF around TopK is in topk.cpp.
+// not finite leave no error. EF around TopK is in topk_codec.hpp.
 #include "core/codec/algorithms/algorithms.hpp"
 #include "core/codec/algorithms/error_bound.hpp"
 #include "core/codec/rows/quantized_rows.hpp"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/codec/rows/row_codec.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -220,10 +222,9 @@ std::uint32_t RowCodec::state_hash(const Crossing& crossing) const {
 }
 
 void RowCodec::refuse(const Crossing& crossing, const std::string& flaw, const std::string& value) {
-  throw UserError({.what = "payload at boundary " + std::to_string(crossing.boundary) + " " +
-                           name_of(crossing.direction()) + ", step " +
-                           std::to_string(crossing.step) + ", micro-batch " +
-                           std::to_string(crossing.micro_batch) + " " + flaw,
+  throw UserError({.what = fmt::format("payload at boundary {} {}, step {}, micro-batch {} {}",
+                                       crossing.boundary, name_of(crossing.direction()),
+                                       crossing.step, crossing.micro_batch, flaw),
                    .value = value,
                    .remedy = "run the same program and deck on all ranks"});
 }
@@ -233,7 +234,7 @@ namespace {
 [[noreturn]] void refuse_length(const Crossing& crossing, std::size_t bytes,
                                 const std::string& expected) {
   RowCodec::refuse(crossing, "has the wrong length",
-                   std::to_string(bytes) + " bytes, not " + expected);
+                   fmt::format("{} bytes, not {}", bytes, expected));
 }
 
 }  // namespace
@@ -242,7 +243,7 @@ void RowCodec::decode(const ExecSpace& exec, const Crossing& crossing, DeviceByt
                       std::size_t bytes, const MemoryRecords& records, Activations x_BTC) {
   DELTAPIPE_ASSERT(shape_.decodes(), "the codec is a sender's");
   const std::size_t most = payload_bytes(crossing);
-  if (bytes > most) refuse_length(crossing, bytes, "at most " + std::to_string(most));
+  if (bytes > most) refuse_length(crossing, bytes, fmt::format("at most {}", most));
   check(crossing, x_BTC, records, BoundarySide::receiver, payload, bytes);
   const ExactArithmetic exact;
   const RowArguments arguments =

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/kernels/convolution/onednn_convolution.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <string>
 
 #include "core/base/error.hpp"
 #include "core/base/parallel/host_team.hpp"
@@ -26,9 +27,9 @@ void run(const ConvolutionShape& shape, int images, Pass pass, const float* x, c
   const char* const problem = module().convolve(&kind, const_cast<float*>(x),
                                                 const_cast<float*>(weights), const_cast<float*>(y));
   if (problem == nullptr) return;
-  throw UserError({.what = "oneDNN cannot compute a convolution of images of " +
-                           text_of(shape.input) + " with a kernel of " +
-                           std::to_string(shape.kernel),
+  throw UserError({.what = fmt::format(
+                       "oneDNN cannot compute a convolution of images of {} with a kernel of {}",
+                       text_of(shape.input), shape.kernel),
                    .value = problem,
                    .remedy = "build deltapipe with -DDELTAPIPE_ONEDNN=OFF"});
 }

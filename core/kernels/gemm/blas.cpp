@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/kernels/gemm/blas.hpp"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -67,7 +68,7 @@ void reserve_blas_memory(int threads) {
   const std::size_t bytes = kBlasBufferBytes * static_cast<std::size_t>(buffers_needed);
   if (!address_space_has(bytes))
     throw UserError({.what = "not enough address space for OpenBLAS's work memory",
-                     .value = "less than " + std::to_string(bytes >> 20) + " MiB left",
+                     .value = fmt::format("less than {} MiB left", bytes >> 20),
                      .remedy = "raise the limit (ulimit -v), or set OMP_NUM_THREADS=1"});
   multiply_once<double>();
   multiply_once<float>();
@@ -170,8 +171,8 @@ void restart_with_better_settings(char** argv) {
 std::string blas_configuration() {
 #ifdef DELTAPIPE_HAVE_OPENBLAS
   const int threads = openblas_get_num_threads();
-  std::string text = std::string("OpenBLAS ") + openblas_get_corename() +
-                     (threads > 1 ? ", " + std::to_string(threads) + " threads" : "");
+  std::string text = fmt::format("OpenBLAS {}{}", openblas_get_corename(),
+                                 threads > 1 ? fmt::format(", {} threads", threads) : "");
 #else
   std::string text = "BLAS";
 #endif

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/kernels/gemm/onednn_gemm.hpp"
 
+#include <fmt/format.h>
+
 #include <string>
 
 #include "core/base/error.hpp"
@@ -15,12 +17,12 @@ namespace {
 void multiply(const DeltapipeOnednnProduct& product, const Bf16* a, const Bf16* b, float* c) {
   const char* const problem = module().multiply(&product, a, b, c);
   if (problem == nullptr) return;
-  throw UserError({.what = "oneDNN cannot multiply matrices of " + std::to_string(product.M) +
-                           " x " + std::to_string(product.K) + " and " + std::to_string(product.K) +
-                           " x " + std::to_string(product.N) + " in bf16",
-                   .value = problem,
-                   .remedy = "set training.precision = \"fp32\"",
-                   .keys = {"training.precision"}});
+  throw UserError(
+      {.what = fmt::format("oneDNN cannot multiply matrices of {} x {} and {} x {} in bf16",
+                           product.M, product.K, product.K, product.N),
+       .value = problem,
+       .remedy = "set training.precision = \"fp32\"",
+       .keys = {"training.precision"}});
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ std::string told_of(const std::string& deck) {
 
 }  // namespace
 
-TEST_CASE("settings without effect are warned of, with what they want") {
+TEST_CASE("warnings name settings without effect and what they require") {
   const std::string two = "pipeline.stages = 2\nboundary.forward.codec = ";
   const auto has = [](const std::string& text, const std::string& part) {
     CAPTURE(text, part);
@@ -159,13 +159,37 @@ TEST_CASE("settings without effect are warned of, with what they want") {
   CHECK(told_of(two + "\"auto\"" + error + "\nboundary.backward.codec = \"auto\"").empty());
 }
 
+TEST_CASE("warnings name keys of [model.new] that another architecture has") {
+  const auto told_of_model = [](const std::string& type, const std::string& keys) {
+    const bool is_image = type == "vit" || type == "resnet";
+    return told_of("model.new.type = \"" + type + "\"\n" + keys +
+                   (is_image ? "\ndata.kind = \"images\"" : ""));
+  };
+  CHECK(told_of_model("gpt2", "model.new.depths = [1, 1]") ==
+        "model.new.depths has no effect on a model of type \"gpt2\"");
+  CHECK(told_of_model("bert", "model.new.patch_size = 8").find("patch_size") != std::string::npos);
+  CHECK(told_of_model("vit", "model.new.stem = \"imagenet\"").find("stem") != std::string::npos);
+  CHECK(told_of_model("resnet", "model.new.n_layer = 8").find("n_layer") != std::string::npos);
+  CHECK(told_of_model("resnet", "model.new.depths = [1, 1]\nmodel.new.n_embd = 16").empty());
+  CHECK(told_of_model("vit", "model.new.patch_size = 8\nmodel.new.n_layer = 2").empty());
+  CHECK(told_of("model.path = \"m\"\nmodel.new.depths = [1, 1]").empty());
+}
+
 TEST_CASE("settings of replicas and links that join nothing are warned of") {
   const std::string replicas = "pipeline.replicas = 2\n";
   CHECK(told_of("replicas.codec = \"topk\"") ==
         "replicas.codec has no effect: it requires pipeline.replicas = 2 or more");
   CHECK(told_of("replicas.codec = \"adam_moment\"\nreplicas.warmup_epochs = 1").empty());
   CHECK(told_of(replicas + "replicas.codec = \"topk\"").empty());
-  CHECK(told_of("replicas.local_steps = 4\ntraining.evaluate_every = 4").empty());
+  const std::string local = "replicas.local_steps = 4\ntraining.evaluate_every = 4\n";
+  CHECK(told_of(local).find("replicas.local_steps is set and there is one replica") == 0);
+  CHECK(told_of(replicas + local + "replicas.outer_momentum = 0.9").empty());
+  CHECK(told_of(replicas + "replicas.outer_momentum = 0.9") ==
+        "replicas.outer_momentum has no effect: it requires replicas.local_steps");
+  CHECK(told_of(replicas + "replicas.outer_learning_rate = 0.7").find("outer_learning_rate") !=
+        std::string::npos);
+  CHECK(told_of(replicas + "replicas.warmup_epochs = 1").find("warmup_epochs has no effect") !=
+        std::string::npos);
   CHECK(told_of("network.bandwidth = 1e6").find("set pipeline.stages") != std::string::npos);
   CHECK(told_of(replicas + "network.latency = 0.1").find("[network.replicas]") !=
         std::string::npos);

@@ -30,6 +30,7 @@ class Deltapipe(CMakePackage, CudaPackage):
     depends_on("nlohmann-json@3.9:")
     depends_on("tomlplusplus@3:")
     depends_on("cli11@2:")
+    depends_on("fmt@8:")
     depends_on("xxhash")
     depends_on("zlib-api")
     depends_on("libpng")
