@@ -336,7 +336,7 @@ ScheduleShape PipelineStage::schedule_shape() const {
 void PipelineStage::about_to(const Instruction& instruction) {
   progress_.check();  // a rank that waits for no message checks nothing else in a step
   if (progress_.watches_steps()) progress_.step_watch().doing(to_text(instruction));
-  rank_sums_.poll();
+  sums_.poll();  // those of other stages would delay this one's boundary messages on the wire
 }
 
 void PipelineStage::send(const Transfer& message) {

@@ -6,10 +6,6 @@
 
 namespace deltapipe {
 
-void RankSums::poll() {
-  for (StageSums* stage : stages_) stage->poll();
-}
-
 void RankSums::finish_step() {
   if (!std::exchange(is_finished_, true)) run(&StageSums::start_rest);
 }
