@@ -95,7 +95,7 @@ void check_length(const Settings& settings, const Settings& former,
   if (settings.training.optimizer.schedule == LearningRateSchedule::constant ||
       settings.checkpoint.change_optimizer)
     return;
-  const std::string why = " but with a constant learning rate, which depends on it";
+  const std::string why = " unless the learning rate is constant";
   if (settings.training.steps != former.training.steps)
     refuse_change(marker, "training.steps", std::to_string(former.training.steps),
                   std::to_string(settings.training.steps), why);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/output/image_preprocessor.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -23,14 +25,13 @@ std::vector<double> by_channel(const std::vector<double>& values, int channels) 
              : values;
 }
 
-/// Returns a number or a list of numbers in the file; nothing: it has neither.
-std::optional<std::vector<double>> numbers(const Json& file, const char* key) {
-  const auto list = file.find(key);
-  if (list != file.end() && list->is_number()) return std::vector{list->get<double>()};
-  if (list == file.end() || !list->is_array() ||
-      !std::ranges::all_of(*list, [](const Json& value) { return value.is_number(); }))
+/// Returns a number, or the numbers of a list; nothing for other values.
+std::optional<std::vector<double>> numbers(const Json& value) {
+  if (value.is_number()) return std::vector{value.get<double>()};
+  if (!value.is_array() ||
+      !std::ranges::all_of(value, [](const Json& one) { return one.is_number(); }))
     return std::nullopt;
-  return list->get<std::vector<double>>();
+  return value.get<std::vector<double>>();
 }
 
 /// Returns true if the file's numbers are those of values from 0 to 1.
@@ -79,21 +80,29 @@ std::vector<std::string> warnings_of_preprocessor(const Settings& settings) {
   const std::string path = settings.model.path + "/" + kImagePreprocessorFile;
   std::error_code error;
   if (!std::filesystem::exists(path, error)) return {};
+  const auto not_compared = [](const std::string& reason) {
+    return std::vector{"the deck's mean and deviation are not compared with the model's: " +
+                       reason};
+  };
   Json file;
   try {
     file = read_json_file(path, file_limit::model_config);
   } catch (const UserError& broken) {  // the file sets nothing, so that runs do not need it
-    return {std::string(broken.what()) +
-            ", so that its mean and deviation are not compared with the deck's"};
+    return not_compared(broken.what());
   }
-  if (!file.is_object() || !normalizes_as_here(file)) return {};
+  if (!file.is_object()) return not_compared(printable(path, 200) + " is not a JSON object");
+  if (!normalizes_as_here(file)) return {};
   std::string keys;
   const ImageSettings& images = settings.data.images;
   for (const auto& [key, name, own] :
        {std::tuple{"image_mean", "data.images.mean", &images.mean},
         std::tuple{"image_std", "data.images.deviation", &images.deviation}}) {
-    const std::optional<std::vector<double>> given = numbers(file, key);
-    if (!given || given->empty()) continue;
+    const auto entry = file.find(key);
+    if (entry == file.end() || entry->is_null()) continue;
+    const std::optional<std::vector<double>> given = numbers(*entry);
+    if (!given || given->empty())
+      return not_compared(fmt::format("'{}' is not a number or a list of numbers in {}", key,
+                                      printable(path, 200)));
     const auto channels = static_cast<int>(std::max(own->size(), given->size()));
     if (is_near(by_channel(*own, channels), by_channel(*given, channels))) continue;
     keys += (keys.empty() ? "" : " and ") + std::string(name) + " = " + Json(*given).dump();

@@ -127,6 +127,8 @@ void add_warnings_of_replicas(const Settings& settings, std::vector<std::string>
       {"topk", replicas.topk != usual.topk && codec != ReplicaCodec::topk,
        "replicas.codec = \"topk\""},
       {"bits", replicas.bits != usual.bits && !has_errors(codec), any_errors},
+      {"bits", replicas.bits != usual.bits && codec == ReplicaCodec::adam_moment && is_alone,
+       several},
       {"warmup_epochs", replicas.warmup_epochs > 0 && !has_errors(codec), any_errors},
       {"outer_learning_rate",
        replicas.outer_learning_rate != usual.outer_learning_rate && replicas.local_steps == 0,

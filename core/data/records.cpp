@@ -46,6 +46,7 @@ std::vector<std::string> json_fields(const std::string& file, std::size_t line,
           found.emplace(key, value.dump());
           return;
         }
+        if (value.is_null() && wanted.last_is_optional && key == fields.back()) return;
         if (!value.is_string()) {
           refuse_line(file, "field '" + key + "' is not a string", deltapipe::shown(value),
                       "set " + wanted.keys + " to fields of text", line);

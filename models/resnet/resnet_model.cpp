@@ -111,6 +111,7 @@ std::unique_ptr<Model> load_resnet(const ConfigFile& file, const SafetensorsRead
 std::unique_ptr<Model> create_resnet(const NewModel& shape) {
   ResnetConfig config;
   config.image = shape.image;
+  if (shape.image.values() == 0) config.image.channels = 3;  // no images, which is refused later
   config.stem = shape.cifar_stem ? kCifarStem : kImagenetStem;
   config.stem_channels = shape.channels;
   config.depths = shape.depths;

@@ -130,9 +130,16 @@ print(json.dumps(logits.softmax(-1).tolist()))
         self.assertEqual(stretched["size"], {"height": SIDE, "width": SIDE})
         self.assertEqual((stretched["image_mean"], stretched["image_std"]), ([0.5], [0.5]))
         (self.output("cropped") / "model/preprocessor_config.json").write_text("{")
-        said = self.succeed(["check", self.deck_file(self.deck()), path]).err
-        self.assertIn("preprocessor_config.json", said)
-        self.assertIn("not compared", said)
+        scalar = json.dumps({"image_mean": 0.5, "image_std": 0.5})
+        for text, parts in (("{", ["not compared", "preprocessor_config.json:1"]),
+                            ("[]", ["not compared", "not a JSON object"]),
+                            ('{"image_mean": "0.5"}', ["'image_mean' is not a number"]),
+                            (scalar, [])):
+            (self.output("cropped") / "model/preprocessor_config.json").write_text(text)
+            said = self.succeed(["check", self.deck_file(self.deck()), path]).err
+            for part in parts or [""]:
+                self.assertIn(part, said)
+            self.assertEqual("mean" in said, bool(parts), said)
 
     def test_stages_change_nothing(self):
         self.check_stages(lambda keys: self.deck(pipeline=keys))

@@ -188,6 +188,9 @@ TEST_CASE("settings of replicas and links that join nothing are warned of") {
         "replicas.outer_momentum has no effect: it requires replicas.local_steps");
   CHECK(told_of(replicas + "replicas.outer_learning_rate = 0.7").find("outer_learning_rate") !=
         std::string::npos);
+  CHECK(
+      told_of("replicas.codec = \"adam_moment\"\nreplicas.warmup_epochs = 1\nreplicas.bits = 4") ==
+      "replicas.bits has no effect: it requires pipeline.replicas = 2 or more");
   CHECK(told_of(replicas + "replicas.warmup_epochs = 1").find("warmup_epochs has no effect") !=
         std::string::npos);
   CHECK(told_of("network.bandwidth = 1e6").find("set pipeline.stages") != std::string::npos);

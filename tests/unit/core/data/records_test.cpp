@@ -104,6 +104,12 @@ TEST_CASE("The last field may be optional", "[data][records]") {
   CHECK(read(csv, "a,3\n", {"1", "2"}, false) == std::vector<Record>{{1, {"a", "3"}}});
   CHECK(read(jsonl, "{\"t\": \"a\"}\n{\"t\": \"b\", \"l\": \"3\"}\n", {"t", "l"}) ==
         std::vector<Record>{{1, {"a", ""}}, {2, {"b", "3"}}});
+  CHECK(read(jsonl, "{\"t\": \"a\", \"l\": null}\n", {"t", "l"}) ==
+        std::vector<Record>{{1, {"a", ""}}});
+  CHECK_THAT(message_of<UserError>([&] {
+               read(jsonl, "{\"t\": null, \"l\": \"3\"}\n", {"t", "l"});
+             }),
+             Contains("field 't' is not a string"));
   CHECK_THAT(message_of<UserError>([&] {
                read(csv, "l\n3\n", {"t", "l"});
              }),
