@@ -19,7 +19,8 @@ class RankSums {
   void add(StageSums& sums) { stages_.push_back(&sums); }
 
   /// Completes the step's sums of gradients and statistics. The first of the rank's stages to call
-  /// this in a step completes those of all stages; for the others it does nothing.
+  /// this in a step completes those of all stages; for the others it does nothing. The program of a
+  /// step has all passes of all stages of the rank before the first call.
   void finish_step();
   /// Sums the first moments, in place.
   void sum_moments();

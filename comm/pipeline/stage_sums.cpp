@@ -148,6 +148,7 @@ void StageSums::complete(std::span<ReplicaSum* const> sums) {
 }
 
 void StageSums::finish(std::span<ReplicaSum* const> sums) {
+  if (sums.empty()) return;
   for (ReplicaSum* sum : sums) {
     sum->finish(instances_.copy);
     if (sum != moment_sum_.get()) continue;

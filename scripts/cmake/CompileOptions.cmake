@@ -9,8 +9,10 @@ if(NOT Kokkos_ENABLE_CUDA)  # nvcc's own generated code is not pedantic
 endif()
 if(Kokkos_ENABLE_CUDA AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   # constexpr functions, the standard library's included, are called in kernels; nvcc's front end
-  # warns of pragmas that are for GCC behind it.
-  set(kernel_options --expt-relaxed-constexpr "SHELL:-Xcudafe --diag_suppress=1675")
+  # warns of pragmas that are for GCC behind it. fmt 9 turns its constant expressions off under nvcc,
+  # and then fails at its own checks of formats.
+  set(kernel_options --expt-relaxed-constexpr "SHELL:-Xcudafe --diag_suppress=1675"
+    -DFMT_USE_CONSTEXPR=1)
   target_compile_options(deltapipe_options INTERFACE ${kernel_options})
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
