@@ -45,8 +45,7 @@ bool is_doubtful(double bits_per_second) {
 std::string bandwidth_warning(const std::string& key_has, double bandwidth) {
   return fmt::format(
       "{0} {1:g} bit/s, which is slow; a number without a unit counts bits per second: write "
-      "\"{1:g} Mbit/s\" for "
-      "megabits",
+      "\"{1:g} Mbit/s\" for megabits",
       key_has, bandwidth);
 }
 
