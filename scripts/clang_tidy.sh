@@ -73,8 +73,8 @@ source_of() {
 
 in_build() { grep -qF "\"$PWD/$1\"" "$once/compile_commands.json"; }
 
-# A source that several targets compile is looked at once, and by itself: without the compiler's
-# precompiled headers, so that what it forgets to include is found.
+# A source that several targets compile is looked at once, and by itself: not as a part of a unity
+# build, and without the compiler's precompiled headers, so that what it forgets to include is found.
 once=$build/clang_tidy
 mkdir -p "$once"
 python3 - "$database" "$once/compile_commands.json" <<'PYTHON'
@@ -82,10 +82,22 @@ import json
 import re
 import sys
 
+UNITY = re.compile(r"/Unity/unity_\d+_cxx\.cxx$")
+INCLUDED = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 PRECOMPILED = re.compile(r"-Winvalid-pch|(-Xclang )?-include(-pch)? (-Xclang )?\S*cmake_pch\.hxx\S*")
 
+def parts_of(command):
+    """The command for each source that a unity build compiles by it."""
+    unity = command["file"]
+    if not UNITY.search(unity):
+        return [command]
+    with open(unity) as file:
+        return [{**command, "file": source, "command": command["command"].replace(unity, source)}
+                for source in INCLUDED.findall(file.read())]
+
+
 with open(sys.argv[1]) as file:
-    commands = json.load(file)
+    commands = [part for command in json.load(file) for part in parts_of(command)]
 for command in commands:
     command["command"] = PRECOMPILED.sub("", command["command"])
 with open(sys.argv[2], "w") as file:

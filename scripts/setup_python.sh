@@ -63,7 +63,7 @@ make() {
   say "making $2 with the $1 transformers"
   mkdir -p build
   rm -rf "$2"
-  # A shell of its own: inside a condition bash would go on after a failed command. pip warns of what
+  # A shell of its own: inside a condition, bash ignores a failed command. pip warns of what
   # is left out on purpose.
   if ! bash -c "set -euo pipefail; $(declare -p python install); $(declare -f "make_$1" cuda_of)
       make_$1 $2" >build/setup_python.log 2>&1 || ! "has_$1" "$2"; then

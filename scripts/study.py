@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Runs a study: a matrix of decks that differ in codec, stages, links and seeds, one after another,
 and what came out as tables and plots in runs/studies/NAME. Runs that finished are not run again, so
-that a study which was stopped goes on where it was.
+that a study which was stopped continues where it was.
 
     scripts/study.py headline --small      a small one, on the text of the quick start
     scripts/study.py convergence --list    its runs, numbered

@@ -243,7 +243,7 @@ CheckpointMarker read_marker(const std::string& checkpoint) {
   if (marker.stages < 1 || marker.replicas < 1 || marker.stages_per_rank < 1 ||
       marker.stages % marker.stages_per_rank != 0 ||
       marker.partition.size() != static_cast<std::size_t>(marker.stages))
-    refuse(path, "has a layout that is none");
+    refuse(path, "has an invalid layout");
   if (fs::path(checkpoint).filename() != checkpoint_name(marker.step))
     refuse(path, "is of another step than the directory's name says", std::to_string(marker.step));
   return marker;

@@ -81,7 +81,7 @@ class Checkpoints {
   /// Collective, between two steps: copies the state and starts to write it, once the former
   /// checkpoint is complete. `run_file`: on rank 0.
   void begin(std::uint64_t step, std::span<const StatePart> parts, RunFile* run_file);
-  /// Collective, after every step: goes on as far as it is possible without waiting. What is
+  /// Collective, after every step: advances as far as possible without waiting. What is
   /// complete is noted in the run file, on rank 0.
   void advance(RunFile* run_file);
   /// Collective: waits until the checkpoint under way, if any, is complete or given up.

@@ -113,13 +113,13 @@ bool has_checkpoint_of(const std::string& directory, const std::vector<std::uint
 }
 
 /// A run from scratch would remove checkpoints whose disk may only be missing for now.
-[[noreturn]] void refuse_to_begin_anew(const Settings& settings) {
+[[noreturn]] void refuse_to_start_over(const Settings& settings) {
   throw UserError(
-      {.what = "this unfinished run has written checkpoints, and there is none that "
-               "all ranks find whole",
+      {.what = "this unfinished run has written checkpoints, but no checkpoint exists that "
+               "all ranks can read",
        .file = checkpoint_directory(settings),
        .remedy = "put back what is missing (checkpoints, spill files of "
-                 "cache.directory), go on without what spill files had with "
+                 "cache.directory), continue without the memories of spill files with "
                  "checkpoint.mode = \"resync\", or start from scratch " +
                  std::string(settings.output.overwrite ? "in another output.directory"
                                                        : "with output.overwrite = true or another "
@@ -169,7 +169,7 @@ std::optional<Restart> find_restart(const Settings& settings, const FormerRun& f
           skipped || former.has_checkpoints || has_checkpoint_of(directory, steps, run_id);
       const std::uint64_t has_one = had_one ? 1 : 0;
       if (all_reduce(progress, grid.world(), has_one, Reduction::max) > 0)
-        refuse_to_begin_anew(settings);
+        refuse_to_start_over(settings);
       return std::nullopt;
     }
     while (!steps.empty() && steps.back() > step) steps.pop_back();

@@ -19,7 +19,7 @@ enum ExitCode : int {
   exit_failure = 1,       ///< something failed while running
   exit_usage = 2,         ///< the command line or the deck is wrong
   exit_no_progress = 74,  ///< a training was asked to stop and has no newer checkpoint
-  exit_stopped = 75,      ///< a training that was asked to stop has a checkpoint and can go on
+  exit_stopped = 75,      ///< a training that was asked to stop has a checkpoint and can be resumed
   exit_signal =
       kSignalStatus,  ///< and the signal that interrupted the run: 130 SIGINT, 143 SIGTERM
 };

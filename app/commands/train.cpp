@@ -35,7 +35,7 @@ void warn_of_damaged_records(const StartedRun& run) {
   if (run.grid.rank() == 0)
     std::fprintf(stderr,
                  "\ndeltapipe: warning: records of activation caches in %s are damaged: both "
-                 "ends begin anew with their samples (/steps/cache_damaged counts them)\n",
+                 "ends reset these samples (/steps/cache_damaged counts them)\n",
                  cache_directory(run.settings).c_str());
 }
 
@@ -145,7 +145,7 @@ class TrainingLoop {
     const auto step = checkpoints_ ? checkpoints_->last_complete() : std::nullopt;
     if (!step) return "";
     return fmt::format(
-        "; to go on from the checkpoint of step {} with another rate, repeat the command with "
+        "; to continue from the checkpoint of step {} with another rate, repeat the command with "
         "checkpoint.change_optimizer=true and training.optimizer.learning_rate=RATE",
         *step);
   }
@@ -305,11 +305,11 @@ class TrainingLoop {
     run_.output.close(RunStatus::stopped, by);
     const std::optional<std::uint64_t> complete = checkpoints_->last_complete();
     const bool has_progressed = checkpoints_->has_progressed();
-    display.line(fmt::format("stopped by {}{}{}", by,
-                             complete
-                                 ? fmt::format("; the same command goes on from step {}", *complete)
-                                 : "; there is no checkpoint to go on from",
-                             complete && !has_progressed ? ", where this start began" : ""));
+    display.line(
+        fmt::format("stopped by {}{}{}", by,
+                    complete ? fmt::format("; the same command continues from step {}", *complete)
+                             : "; there is no checkpoint to continue from",
+                    complete && !has_progressed ? ", where this start began" : ""));
     if (const double seconds = checkpoints_->limiting_evaluation();
         seconds > 0 && run_.grid.rank() == 0)
       print_warnings({fmt::format(

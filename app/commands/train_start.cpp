@@ -89,7 +89,7 @@ CheckpointMarker marker_of(const Settings& settings, const TrainingInputs& input
 void resync(TrainingRun& run, const ProcessGrid& grid) {
   const ResyncCounts counts = run.resync_memories();
   if (grid.rank() == 0 && counts.kept + counts.forgotten > 0)
-    std::printf("memories of samples: %llu go on, %llu begin anew (both ends counted)\n",
+    std::printf("memories of samples: %llu kept, %llu reset (both ends counted)\n",
                 static_cast<unsigned long long>(counts.kept),
                 static_cast<unsigned long long>(counts.forgotten));
 }
@@ -294,7 +294,7 @@ std::string description(const Settings& settings, const TrainingInputs& inputs,
                        : "",
       answers_text(data), run.steps(), run.planner().steps_per_epoch());
   if (!restart) return text;
-  text += fmt::format("\ngoing on from the checkpoint of step {}", restart->marker.step);
+  text += fmt::format("\nresuming from the checkpoint of step {}", restart->marker.step);
   const std::string changes = changes_of_optimizer(settings, restart->marker);
   return changes.empty() ? text : text + " with " + changes;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
+#include "core/base/printable.hpp"
 #include "models/resnet/resnet_config.hpp"
 
 namespace deltapipe::deck {
@@ -76,6 +77,10 @@ void check_kind_of_data(const Settings& s) {
     refuse_settings({"data.labelled.texts"}, "a record has one text or two",
                     fmt::format("{} fields", texts),
                     "name one or two fields in data.labelled.texts");
+  if (std::ranges::count(s.data.labelled.texts, s.data.labelled.label) > 0)
+    refuse_settings({"data.labelled.label", "data.labelled.texts"},
+                    "data.labelled.label is also a text, which would contain the answer",
+                    printable(s.data.labelled.label, 60), "name another field");
 }
 
 /// True when every data file holds tokens already.

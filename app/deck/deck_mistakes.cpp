@@ -4,6 +4,7 @@
 #include <sstream>
 #include <utility>
 
+#include "app/deck/units.hpp"
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 
@@ -21,6 +22,8 @@ std::string toml_of(const toml::node& node) {
       text += (text.empty() ? "[ " : ", ") + toml_of(element);
     return text.empty() ? "[]" : text + " ]";
   }
+  // toml++ writes 17 digits.
+  if (const auto* const number = node.as_floating_point()) return format_number(number->get());
   std::ostringstream text;
   node.visit([&](const auto& value) {
     text << toml::toml_formatter{value, toml::format_flags::quote_dates_and_times};

@@ -221,7 +221,7 @@ std::string slurm_job() {
 std::string describe_start(const Settings& settings) {
   const FormerRun former = look(settings);
   if (former.is_finished) return "the run in output.directory is already finished";
-  if (former.has_checkpoints) return "the run in output.directory goes on from its checkpoints";
+  if (former.has_checkpoints) return "the run in output.directory continues from its checkpoints";
   if (!former.run_id.empty()) expect_replaceable(settings, former);
   return {};
 }

@@ -140,10 +140,11 @@ class RunFile::State {
     former.expect_steps(step);
     const std::string kokkos = former.kokkos();
     if (warn_ && !kokkos.empty() && kokkos != attributes.kokkos)
-      warn_(fmt::format(
-          "the run so far was computed with {}, it goes on with {}: results may differ by rounding "
-          "from those of a run without a break",
-          printable(kokkos), attributes.kokkos));
+      warn_(
+          fmt::format("the run so far was computed with {}, it continues with {}: results may "
+                      "differ by rounding "
+                      "from those of a run without a break",
+                      printable(kokkos), attributes.kokkos));
     const std::uint64_t evaluations = former.evaluations_until(step);
     take_lists(former, continuation);
     rows_.restarts.add(
@@ -181,7 +182,7 @@ class RunFile::State {
     } catch (const UserError& error) {
       if (!std::exchange(warned_, true) && warn_)
         warn_(std::string(error.what()) +
-              "; the run goes on, what run.h5 lacks is kept in memory and written later");
+              "; the run continues, what run.h5 lacks is kept in memory and written later");
     }
   }
 
@@ -249,7 +250,7 @@ class RunFile::State {
     write("process", "of the prediction: program, libraries, tokenizer and data",
           [](const R& r) { return r.process; });
     for (std::size_t use = 0; use < memory_.front().uses.size(); ++use)
-      write(memory_.front().uses[use].first, "of the prediction: taken for this",
+      write(memory_.front().uses[use].first, "of the prediction: bytes of this use",
             [use](const R& r) { return r.uses[use].second; });
   }
 

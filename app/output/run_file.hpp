@@ -106,7 +106,7 @@ struct RunFileContinuation {
   std::string changes = {};
 };
 
-/// A run file as it is now, for a checkpoint. Any thread may write it while the run file goes on.
+/// A run file as it is now, for a checkpoint. Any thread may write it while the run continues.
 class RunFileSnapshot {
  public:
   /// About the size of the file.
@@ -124,7 +124,7 @@ class RunFileSnapshot {
 /// Not thread-safe. append() may flush; a flush is at most every flush_interval and at
 /// most 1 % of the time, unless 16 MiB of rows wait. A flush that fails (full disk,
 /// input/output error) leaves the old file, keeps the rows in memory and is tried again later:
-/// training goes on, and only close() fails for good.
+/// training continues, and only close() fails for good.
 class RunFile {
  public:
   /// Called with the message of the first flush that fails, and again when one fails after others

@@ -92,7 +92,7 @@ class Simulator {
     std::deque<Sum> sums;        ///< that share its wires; the first one passes
     std::set<int> final_stages;  ///< whose next pass completes their gradients
   };
-  /// A rank may go on, or a message or a piece of a sum reaches the rank's wire.
+  /// A rank may continue, or a message or a piece of a sum reaches the rank's wire.
   struct Event {
     double time = 0;
     std::uint64_t number = 0;  ///< order of events at the same time

@@ -59,7 +59,8 @@ class ByteStream {
     std::uint8_t more = 0;
     const int got = gzread(stream_, &more, 1);
     if (got > 0)
-      refuse_line(path_, "goes on after the images or labels that it announces", "", kDownload);
+      refuse_line(path_, "has more bytes than the images or labels that it announces", "",
+                  kDownload);
     int error = Z_OK;
     const std::string text = gzerror(stream_, &error);
     if (error != Z_OK) refuse_line(path_, "is damaged at its end", text, kDownload);

@@ -92,8 +92,7 @@ class Builder : public VocabularyBuilder<TokenizerDefinition> {
     const std::size_t space = text.find(' ');
     if (space == std::string::npos || space == 0 || space + 1 == text.size() ||
         text.find(' ', space + 1) != std::string::npos) {
-      fail(file, "a merge is two tokens with a space between", text, "download the file again",
-           line);
+      fail(file, "a merge is two tokens with a space between", text, kDownloadAgain, line);
     }
     add_merge(file, line, text.substr(0, space), text.substr(space + 1));
   }
@@ -224,7 +223,7 @@ void read_tokenizer_json(const Json& root, Builder& builder) {
                merge[1].is_string()) {
       builder.add_merge(file, 0, merge[0].get<std::string>(), merge[1].get<std::string>());
     } else {
-      fail(file, "a merge is two tokens", shown(merge), "download the file again");
+      fail(file, "a merge is two tokens", shown(merge), kDownloadAgain);
     }
   }
   const Json& added = member(root, "added_tokens");

@@ -12,7 +12,6 @@
 namespace deltapipe {
 namespace {
 
-constexpr const char* kRemedy = "download the file again";
 constexpr std::size_t kLargestArray = std::size_t{16} << 20;  // bytes; NFKC has 0.2 MB
 // The longest one of Unicode has 33 bytes. Tokens that grow without bounds would fill the memory.
 constexpr std::size_t kLongestReplacement = 1024;
@@ -48,7 +47,8 @@ Charsmap::Charsmap(const std::string& file, std::string bytes) : bytes_(std::mov
   if (size == 0 || size > kLargestArray || size % (kHeader * kBlock) != 0 ||
       size >= bytes_.size() - kHeader)
     token_json::fail(file, "the precompiled_charsmap is damaged: its sizes do not fit",
-                     fmt::format("{} of {} bytes", size, bytes_.size()), kRemedy);
+                     fmt::format("{} of {} bytes", size, bytes_.size()),
+                     token_json::kDownloadAgain);
   units_.resize(size / kHeader);
   for (std::size_t i = 0; i < units_.size(); ++i)
     units_[i] = little_endian(bytes_.data() + kHeader * (i + 1));
@@ -59,7 +59,7 @@ Charsmap::Charsmap(const std::string& file, std::string bytes) : bytes_(std::mov
 void Charsmap::check(const std::string& file) {
   const auto damaged = [&](const std::string& what, std::size_t place) {
     token_json::fail(file, "the precompiled_charsmap is damaged: " + what, std::to_string(place),
-                     kRemedy);
+                     token_json::kDownloadAgain);
   };
   if (replacements_.back() != '\0') damaged("its last text has no end", replacements_.size());
   if (const std::size_t place = first_invalid_utf8(replacements_); place < replacements_.size())

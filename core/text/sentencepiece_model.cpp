@@ -16,7 +16,6 @@
 namespace deltapipe {
 namespace {
 
-constexpr const char* kRemedy = "download the file again";
 constexpr std::size_t kMostPieces = std::size_t{1} << 22;
 constexpr std::size_t kMostPrefixes = 64;  // libsentencepiece does not check for more
 
@@ -70,7 +69,8 @@ class WireReader {
   }
 
   [[noreturn]] void damaged(const std::string& what) const {
-    token_json::fail(file_, "this is not a SentencePiece model: " + what, "", kRemedy);
+    token_json::fail(file_, "this is not a SentencePiece model: " + what, "",
+                     token_json::kDownloadAgain);
   }
 
  private:
@@ -117,17 +117,19 @@ SentencePiece read_piece(const std::string& file, std::string_view bytes, std::s
     } else if (is(field, field::type, WireType::varint)) {
       if (field.integer < 1 || field.integer > 6)
         token_json::fail(file, name + " has an unknown type", std::to_string(field.integer),
-                         kRemedy);
+                         token_json::kDownloadAgain);
       piece.kind = static_cast<PieceKind>(field.integer);
     }
   }
-  if (piece.text.empty()) token_json::fail(file, name + " is empty", "", kRemedy);
+  if (piece.text.empty())
+    token_json::fail(file, name + " is empty", "", token_json::kDownloadAgain);
   if (piece.text.find('\0') != std::string::npos ||
       first_invalid_utf8(piece.text) < piece.text.size())
-    token_json::fail(file, name + " is not UTF-8 text", printable(piece.text, 60), kRemedy);
+    token_json::fail(file, name + " is not UTF-8 text", printable(piece.text, 60),
+                     token_json::kDownloadAgain);
   if (!std::isfinite(piece.score))
     token_json::fail(file, "the score of " + name + " is not finite", printable(piece.text, 60),
-                     kRemedy);
+                     token_json::kDownloadAgain);
   return piece;
 }
 
@@ -166,17 +168,18 @@ void check_pieces(const std::string& file, const SentencePieceModel& model) {
   std::vector<std::string_view> symbols;
   for (const SentencePiece& piece : model.pieces) {
     if (!texts.insert(piece.text).second)
-      token_json::fail(file, "the model has a piece twice", printable(piece.text, 60), kRemedy);
+      token_json::fail(file, "the model has a piece twice", printable(piece.text, 60),
+                       token_json::kDownloadAgain);
     if (piece.kind == PieceKind::unknown) ++unknown;
     if (piece.kind == PieceKind::byte) ++bytes;
     if (piece.kind == PieceKind::user_defined) symbols.push_back(piece.text);
   }
   if (unknown != 1)
     token_json::fail(file, "the model must have exactly one unknown piece", std::to_string(unknown),
-                     kRemedy);
+                     token_json::kDownloadAgain);
   if (bytes != (model.byte_fallback ? 256 : 0))
     token_json::fail(file, "the number of byte pieces does not fit byte_fallback",
-                     std::to_string(bytes), kRemedy);
+                     std::to_string(bytes), token_json::kDownloadAgain);
   std::ranges::sort(symbols);
   std::vector<std::string_view> prefixes;
   for (const std::string_view symbol : symbols) {
@@ -221,7 +224,7 @@ SentencePieceModel read_sentencepiece_model(const std::string& file, std::string
     if (is(field, field::pieces, WireType::text)) {
       if (model.pieces.size() == kMostPieces)
         token_json::fail(file, "the model has too many pieces", fmt::format("{}+", kMostPieces),
-                         kRemedy);
+                         token_json::kDownloadAgain);
       model.pieces.push_back(read_piece(file, field.text, model.pieces.size()));
     } else if (is(field, field::trainer_spec, WireType::text)) {
       read_trainer_spec(file, field.text, model);

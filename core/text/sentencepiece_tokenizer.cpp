@@ -18,7 +18,6 @@
 namespace deltapipe {
 namespace {
 
-constexpr const char* kRemedy = "download the file again";
 constexpr int kUnigram = 1;
 // Bytes of a normalised byte at least: U+FFFD replaces a malformed byte, U+2581 a space.
 constexpr std::size_t kLeastExpansion = 3;
@@ -46,7 +45,8 @@ SentencePieceTokenizer::SentencePieceTokenizer(SentencePieceDefinition definitio
     problem = error.what();
   }
   if (!problem.empty())
-    token_json::fail(file, "libsentencepiece refuses the model", problem, kRemedy);
+    token_json::fail(file, "libsentencepiece refuses the model", problem,
+                     token_json::kDownloadAgain);
 }
 
 SentencePieceTokenizer::~SentencePieceTokenizer() = default;
@@ -73,7 +73,7 @@ void SentencePieceTokenizer::encode_plain(std::string_view text,
     throw UserError({.what = "libsentencepiece cannot encode a text",
                      .file = definition_.file,
                      .value = status.ToString(),
-                     .remedy = kRemedy});
+                     .remedy = token_json::kDownloadAgain});
   // As in transformers: a run of unknown characters may be the name of a token.
   for (const std::string& piece : pieces) ids.push_back(processor_->PieceToId(piece));
 }

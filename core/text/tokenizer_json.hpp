@@ -13,6 +13,9 @@
 
 namespace deltapipe::token_json {
 
+/// Remedy for a file that is damaged or was not written by a tokenizer's library.
+inline constexpr const char* kDownloadAgain = "download the file again";
+
 /// Throws UserError.
 [[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
                        const std::string& remedy, std::size_t line = 0);

@@ -26,7 +26,6 @@ constexpr const char* kClasses =
 constexpr const char* kConvert =
     "save the tokenizer with transformers' DebertaV2TokenizerFast, which writes a tokenizer.json "
     "with it";
-constexpr const char* kDownload = "download the file again";
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
 
 /// Adds an entry of added_tokens or added_tokens_decoder. `keeps_normalized`: unless it is set,
@@ -35,11 +34,12 @@ template <class Definition>
 void add_entry(const std::string& file, const Json& entry, const Json& id, bool keeps_normalized,
                VocabularyBuilder<Definition>& builder) {
   const std::string content = token_text(entry);
-  if (content.empty()) fail(file, "an added token has no content", shown(entry), kDownload);
+  if (content.empty()) fail(file, "an added token has no content", shown(entry), kDownloadAgain);
   expect_plain(file, entry);
   const bool special = flag(file, entry, "special", false);
   const bool normalized = flag(file, entry, "normalized", !special);
-  if (id.is_null()) fail(file, "added token '" + content + "' has no usable id", "null", kDownload);
+  if (id.is_null())
+    fail(file, "added token '" + content + "' has no usable id", "null", kDownloadAgain);
   builder.add_added(file, content, id, special, keeps_normalized && normalized);
 }
 
@@ -60,7 +60,7 @@ std::string from_base64(const std::string& file, const std::string& text) {
   for (const char c : digits) {
     const int digit = digit_of[static_cast<unsigned char>(c)];
     if (digit < 0 || !is_whole)
-      fail(file, "the precompiled_charsmap is not base64", text.substr(0, 40), kDownload);
+      fail(file, "the precompiled_charsmap is not base64", text.substr(0, 40), kDownloadAgain);
     bits = (bits << 6 | static_cast<unsigned>(digit)) & 0xFFFFu;
     count += 6;
     if (count >= 8) bytes += static_cast<char>(bits >> (count -= 8) & 0xFFu);
@@ -78,7 +78,7 @@ NormalizerStep normalizer_step(const std::string& file, const Json& part) {
   if (type == "Precompiled") {
     const Json& map = member(part, "precompiled_charsmap");
     if (!map.is_string())
-      fail(file, "the precompiled_charsmap is not a text", shown(map), kDownload);
+      fail(file, "the precompiled_charsmap is not a text", shown(map), kDownloadAgain);
     return Precompiled{Charsmap(file, from_base64(file, map.get<std::string>()))};
   }
   if (type == "Replace") {
@@ -132,7 +132,7 @@ class UnigramBuilder : public VocabularyBuilder<UnigramDefinition> {
                            entry[1].is_number() && std::isfinite(entry[1].get<double>());
       if (!is_pair)
         fail(file(), "an entry of the vocabulary is not a piece and its score", shown(entry),
-             "download the file again");
+             kDownloadAgain);
       add_token(entry[0].get<std::string>(), definition.scores.size());
       definition.scores.push_back(entry[1].get<double>());
     }
@@ -169,7 +169,7 @@ void read_tokenizer_json(const Json& root, UnigramBuilder& builder, TokenRoles& 
   read_pre_tokenizer(file, root, definition);
   const Json& added = member(root, "added_tokens");
   if (!added.is_null() && !added.is_array())
-    fail(file, "'added_tokens' is not a list", shown(added), kDownload);
+    fail(file, "'added_tokens' is not a list", shown(added), kDownloadAgain);
   for (const Json& entry : added) add_entry(file, entry, member(entry, "id"), true, builder);
   read_post_processor(file, root, kDebertaOnly, roles);
 }
@@ -269,7 +269,7 @@ SentencePieceDefinition load_sentencepiece_model(const fs::path& path) {
   for (const char* list : {"additional_special_tokens", "extra_special_tokens"})
     for (const Json& token : member(config, list)) {
       if (token_text(token).empty())
-        fail(file, "a special token has no text", shown(token), kDownload);
+        fail(file, "a special token has no text", shown(token), kDownloadAgain);
       builder.add_missing(token_text(token));
       (void)builder.add_role(token_text(token));
     }

@@ -47,12 +47,12 @@ class VocabularyBuilder {
   void add_token(const std::string& name, std::uint64_t id, std::size_t line = 0) {
     if (name.empty()) token_json::fail(file_, "a token is empty", std::to_string(id), "", line);
     if (!ids_.emplace(name, static_cast<std::int32_t>(id)).second)
-      token_json::fail(file_, "the vocabulary has a token twice", name, "download the file again",
+      token_json::fail(file_, "the vocabulary has a token twice", name, token_json::kDownloadAgain,
                        line);
     if (id >= definition.names.size()) definition.names.resize(id + 1);
     if (!definition.names[id].empty())
       token_json::fail(file_, "two tokens have the same id", std::to_string(id),
-                       "download the file again");
+                       token_json::kDownloadAgain);
     definition.names[id] = name;
   }
 

@@ -99,7 +99,7 @@ class BestModel(support.TestCase):
         for step in (6, 12, 18):
             output = self.unfinished(f"from-{step}", step)
             said = self.start(self.deck(), output).out
-            self.assertIn(f"going on from the checkpoint of step {step}", said)
+            self.assertIn(f"resuming from the checkpoint of step {step}", said)
             self.assertNotIn(NEW_BEST, said)
             self.assert_like_reference(output)
         # The kill came before the run file had the best evaluation, or the run file is gone.

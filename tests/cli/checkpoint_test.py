@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Checkpoints and restarts from outside: what is there, what goes on from it, what is refused."""
+"""Checkpoints and restarts from outside: what is there, what continues from it, what is refused."""
 
 import json
 import os
@@ -121,13 +121,13 @@ class Checkpoints(support.TestCase):
         result = support.finish(process)
         self.assertIn("asked to stop: a checkpoint follows the step under way", result.err)
         self.assertNotIn("mpirun kills", result.err)
-        self.assertIn("the same command goes on from step", result.out)
+        self.assertIn("the same command continues from step", result.out)
         self.assertEqual(support.Run(output / "run.h5").attributes["status"], "stopped")
         self.assertTrue(list((output / "checkpoints").glob("step-*/complete.json")))
 
     def test_ctrl_c_in_a_long_step(self):
         """The launcher kills the ranks before the step has ended: what to do is said, and the last
-        checkpoint is what the run goes on from."""
+        checkpoint is what the run continues from."""
         deck = self.deck(checkpoint={"every_steps": 1}, network={"latency": "1.5 s"},
                          training={"evaluate_every": 12, "evaluate_at_start": False})
         output = self.output("ctrl_c_slow")
@@ -146,7 +146,7 @@ class Checkpoints(support.TestCase):
         self.assertEqual(complete_steps_of(output), [1])
         # The latency is of the emulated link and may change.
         result = self.go_on(deck, output, overrides=["network.latency=0"])
-        self.assertIn("going on from the checkpoint of step 1", result.out)
+        self.assertIn("resuming from the checkpoint of step 1", result.out)
 
     def test_a_batch_job_that_ends(self):
         deck = self.deck(checkpoint={"every_steps": 1000000}, output={"log_every": 1000000})
@@ -321,7 +321,7 @@ class Checkpoints(support.TestCase):
             result = self.go_on(deck, output, overrides=[limit], status=STOPPED)
             self.assertIn(f"stopped by checkpoint.time_limit after step {step};", result.out)
         result = self.go_on(deck, output)
-        self.assertIn("going on from the checkpoint of step 11", result.out)
+        self.assertIn("resuming from the checkpoint of step 11", result.out)
         self.assert_same_runs(output, reference)
         with h5py.File(output / "run.h5") as file:
             self.assertEqual(file["restarts/step"][()].tolist(), list(range(1, 12)))
@@ -416,7 +416,7 @@ class Checkpoints(support.TestCase):
         result = support.finish(process)
         self.assertLess(time.monotonic() - begin, 6)
         self.assertEqual(result.status, STOPPED, str(result))
-        self.assertIn("stopped by SIGUSR1 after step 2; the same command goes on", result.out)
+        self.assertIn("stopped by SIGUSR1 after step 2; the same command continues", result.out)
         self.assertEqual(steps_of(output), [2])
 
     def test_a_second_signal_quits(self):
@@ -448,7 +448,7 @@ class Checkpoints(support.TestCase):
                 self.assertEqual(names, {f"rank-{rank}.h5", "complete.json"}
                                  | ({"run.h5"} if rank == 0 else set()))
         result = run()
-        self.assertIn("going on from the checkpoint of step 3", result.out, str(result))
+        self.assertIn("resuming from the checkpoint of step 3", result.out, str(result))
         self.assert_same_runs(output, self.reference(deck, "reference"))
 
     def test_from_scratch_on_purpose(self):
@@ -457,13 +457,13 @@ class Checkpoints(support.TestCase):
         for _ in range(2):
             self.stop(deck, output)
         purpose = ["output.overwrite=true", "checkpoint.time_limit=0.001"]
-        self.assertNotIn("going on", self.stop(deck, output, purpose).out)
+        self.assertNotIn("resuming from", self.stop(deck, output, purpose).out)
         self.assertEqual(steps_of(output), [1])
-        # A job that is requeued repeats the command, and goes on.
-        self.assertIn("going on from the checkpoint of step 1",
+        # A job that is requeued repeats the command, and continues.
+        self.assertIn("resuming from the checkpoint of step 1",
                       self.stop(deck, output, purpose).out)
         result = self.go_on(deck, output, overrides=["output.overwrite=true"])
-        self.assertIn("going on from the checkpoint of step 2", result.out)
+        self.assertIn("resuming from the checkpoint of step 2", result.out)
         self.assertEqual(len(support.Run(output / "run.h5").losses), 12)
 
     def test_a_refused_start_leaves_the_mark_of_a_killed_run(self):
@@ -493,7 +493,7 @@ class Checkpoints(support.TestCase):
             return result.out
 
         start("70", "checkpoint.time_limit=0.001", status=STOPPED)
-        self.assertIn("going on from the checkpoint of step 1", start("71"))
+        self.assertIn("resuming from the checkpoint of step 1", start("71"))
         finished = (output / "run.h5").read_bytes()
         said = start("71")
         self.assertIn("already finished (2 steps): nothing is changed", said)
@@ -532,7 +532,7 @@ class Checkpoints(support.TestCase):
         copy = self.output("compared-copy")
         shutil.copytree(output, copy)
         result = self.go_on(deck, output)
-        counts = re.search(r"memories of samples: (\d+) go on, (\d+) begin anew", result.out)
+        counts = re.search(r"memories of samples: (\d+) kept, (\d+) reset", result.out)
         self.assertEqual(int(counts[2]), 0, result.out)
         self.assertGreaterEqual(int(counts[1]), 2 * 30)
         losses = [support.Run(path / "run.h5").losses for path in (output, reference)]
@@ -544,7 +544,7 @@ class Checkpoints(support.TestCase):
                 file["records"][file["slots"][n], 7] ^= 1
             file["visits"][8] += 1
         result = self.go_on(deck, copy)
-        counts = re.search(r"memories of samples: (\d+) go on, (\d+) begin anew", result.out)
+        counts = re.search(r"memories of samples: (\d+) kept, (\d+) reset", result.out)
         self.assertEqual(int(counts[2]), 6, result.out)
         self.assertGreater(support.Run(copy / "run.h5").steps["cache_first_visits"][9:].sum(), 0)
 
@@ -560,7 +560,7 @@ class Checkpoints(support.TestCase):
         for damage in (lambda: shutil.copy(other / lost.name, lost), lost.unlink):
             damage()
             result = support.finish(self.begin(deck, output))
-            self.assert_stops(result, "none that all ranks find whole",
+            self.assert_stops(result, "no checkpoint exists that all ranks can read",
                               'checkpoint.mode = "resync"', status=2)
             for step in (2, 3):
                 self.assertRegex(result.err, f"step {step} is skipped: rank 0: .*/{lost.name}")
@@ -569,7 +569,7 @@ class Checkpoints(support.TestCase):
                 self.assert_stops(result, "is not finished", str(other), status=2)
         # Only the samples of that boundary start from scratch.
         result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
-        self.assertIn("going on from the checkpoint of step 3", result.out)
+        self.assertIn("resuming from the checkpoint of step 3", result.out)
         run = support.Run(output / "run.h5")
         self.assertEqual(run.steps["step"].tolist(), list(range(1, 13)))
         losses = support.Run(self.reference(deck, "reference") / "run.h5").losses
@@ -619,9 +619,9 @@ class Checkpoints(support.TestCase):
             damaged = output / "cache-replica0-boundary0-forward-receiver.h5"
             os.truncate(damaged, damaged.stat().st_size // 2)
             result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
-            self.assertIn("going on from the checkpoint of step 3", result.out)
+            self.assertIn("resuming from the checkpoint of step 3", result.out)
             self.assertRegex(result.err, f"warning: an activation cache cannot be used.*{damaged}")
-            counts = re.search(r"memories of samples: (\d+) go on, (\d+) begin anew", result.out)
+            counts = re.search(r"memories of samples: (\d+) kept, (\d+) reset", result.out)
             self.assertGreater(int(counts[2]), 0, result.out)
         # A user's own file under that name stays.
         self.stop(deck, self.output("notes"))
@@ -642,7 +642,7 @@ class Checkpoints(support.TestCase):
         self.assert_stops(result, "cache-replica0-boundary0-", "is not finished", str(first),
                           "set another cache.directory", status=2)
         self.assertEqual([path for path in second.rglob("*") if path.is_file()], [])
-        # The first one goes on as if nothing had happened; one that starts from scratch replaces its own.
+        # The first one continues as if nothing had happened; one that starts from scratch replaces its own.
         self.stop(deck, first)
         self.stop(deck, first, ["output.overwrite=true", "checkpoint.time_limit=0.001"])
         self.go_on(deck, first, overrides=["cache.keep=true"])
@@ -666,7 +666,7 @@ class Checkpoints(support.TestCase):
                           status=2)
         self.assertEqual(contents(caches), before)
         result = self.go_on(deck, backup)
-        self.assertIn("going on from the checkpoint of step 2", result.out)
+        self.assertIn("resuming from the checkpoint of step 2", result.out)
         self.assert_same_runs(backup, self.reference(deck_in(deck, None), "reference"))
         shutil.rmtree(backup)
         # Checkpoints elsewhere are those of the run, whatever becomes of its output directory.
@@ -775,7 +775,7 @@ class Checkpoints(support.TestCase):
         self.assertEqual(files[0].read_bytes(), damaged)
         files[0].write_bytes(whole)
         result = self.go_on(deck, output)
-        self.assertIn("going on from the checkpoint of step 3", result.out)
+        self.assertIn("resuming from the checkpoint of step 3", result.out)
         self.assertNotIn("damaged", result.err)
         self.assert_same_runs(output, self.reference(deck, "without-reference"))
 
@@ -804,7 +804,7 @@ class Checkpoints(support.TestCase):
                 file.attrs["blocks_before"] = np.uint64(1)
         result = self.go_on(deck, output)
         self.assertIn("blocks_before is not 2 (got 1)", result.err)
-        self.assertNotRegex(result.out, r"memories of samples: [1-9]\d* go on")
+        self.assertNotRegex(result.out, r"memories of samples: [1-9]\d* kept")
 
     def test_a_budget_with_which_nothing_spills(self):
         deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
@@ -828,7 +828,7 @@ class Checkpoints(support.TestCase):
         partition = "pipeline.partition=[3,1]"
         self.assertEqual(run("checkpoint.time_limit=0.001", partition).status, STOPPED)
         result = run()
-        self.assert_stops(result, "none that all ranks find whole", status=2)
+        self.assert_stops(result, "no checkpoint exists that all ranks can read", status=2)
         self.assertRegex(result.err, r"step 1 is skipped: rank 0: .*rank-1\.h5")
         self.assertEqual(run(partition).status, 0)
 
@@ -1086,7 +1086,7 @@ class Checkpoints(support.TestCase):
         flat = [f"checkpoint.directory={output}"]
         self.stop(deck, output, ["checkpoint.time_limit=0.001", *flat])
         self.assertTrue((output / "step-000000001" / "complete.json").exists())
-        self.assertIn("going on from the checkpoint of step 1",
+        self.assertIn("resuming from the checkpoint of step 1",
                       self.go_on(deck, output, overrides=flat).out)
         self.assert_same_runs(output, self.reference(deck, "undamaged"))
         # One that another run uses will not.
@@ -1121,7 +1121,7 @@ class Checkpoints(support.TestCase):
     # --- damage
 
     def damaged(self, name, damage):
-        """A run with checkpoints of steps 1 and 2, of which the second is damaged, goes on from the
+        """A run with checkpoints of steps 1 and 2, of which the second is damaged, continues from the
         first to the same end."""
         deck = self.deck()
         reference = self.reference(deck, "undamaged")
@@ -1131,7 +1131,7 @@ class Checkpoints(support.TestCase):
         self.assertEqual(steps_of(output), [1, 2])
         damage(checkpoint(output, 2))
         result = self.go_on(deck, output)
-        self.assertIn("going on from the checkpoint of step 1", result.out)
+        self.assertIn("resuming from the checkpoint of step 1", result.out)
         self.assert_same_runs(output, reference)
         return result.err
 
@@ -1248,7 +1248,7 @@ class Checkpoints(support.TestCase):
         self.assertEqual((output / "model/model.safetensors").read_bytes(),
                          before["model.safetensors"])
         shutil.rmtree(output / "model")
-        self.assertIn("going on from the checkpoint of step 12",
+        self.assertIn("resuming from the checkpoint of step 12",
                       self.go_on(deck, output, overrides=longer).out)
 
     def test_spill_files_of_a_run_killed_after_its_end(self):
@@ -1332,7 +1332,7 @@ class Checkpoints(support.TestCase):
         result = self.go_on(deck, output, overrides=[*on_disk, "checkpoint.time_limit=0.001"],
                             status=NO_PROGRESS)
         self.assertIn("the checkpoint of step 2 is given up", result.err)
-        self.assertIn("goes on from step 1, where this start began", result.out)
+        self.assertIn("continues from step 1, where this start began", result.out)
         self.assertEqual(sorted(path.name for path in disk.iterdir()), ["step-000000001"])
         # A run that trains on does so without.
         result = self.go_on(deck, output, overrides=on_disk)

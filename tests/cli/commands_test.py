@@ -164,7 +164,7 @@ class Commands(support.TestCase):
             np.testing.assert_allclose(losses[0], other, rtol=1e-3)
 
     def test_nobody_reads(self):
-        """What a command prints is its result; a training goes on without a reader."""
+        """What a command prints is its result; a training continues without a reader."""
         deck = self.deck_file(self.deck)
         for arguments in (["check", deck], ["check", "--reference"], ["--version"]):
             with subprocess.Popen([support.PROGRAM, *map(str, arguments)], env=support.ENVIRONMENT,

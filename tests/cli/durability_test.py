@@ -320,7 +320,7 @@ class Durability(support.TestCase):
         self.assertEqual(run.attributes["status"], "interrupted")
         self.assertTrue(np.isfinite(run.losses).all())
         self.assertEqual(run.steps["step"].tolist(), list(range(1, len(run.losses) + 1)))
-        told = [line for line in process.lines if "are damaged: both ends begin anew" in line]
+        told = [line for line in process.lines if "are damaged: both ends reset" in line]
         self.assertGreater(len(told), 0, process.lines)
 
     def damaged(self, output, process):
@@ -388,7 +388,7 @@ class Durability(support.TestCase):
         support.Run(output / "run.h5")
 
     def test_a_full_disk_after_the_model_was_saved(self):
-        """The same command then goes on, although the run's own model is there."""
+        """The same command then continues, although the run's own model is there."""
         place = self.place_of("last-rows", 24)
         output = place.path / "run"
         deck = self.deck_of("a", output)

@@ -150,7 +150,7 @@ class Faults(support.TestCase):
                                  "failed" if rank > 0 else "running")
                 result = support.run([*command, "training.steps=100"], stages)
                 self.assertEqual(result.status, 0, str(result))
-                self.assertIn("going on from the checkpoint of step", result.out)
+                self.assertIn("resuming from the checkpoint of step", result.out)
 
     def test_a_rank_that_stops_while_mpi_ends(self):
         library = os.environ.get("DELTAPIPE_STOP_IN_FINALIZE", "")

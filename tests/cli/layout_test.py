@@ -159,7 +159,7 @@ class Interleaved(support.TestCase):
                 result = support.run([*arguments, *overrides, *limit], ranks)
                 self.assertEqual(result.status, STOPPED if limit else 0, str(result))
                 if start > 0:
-                    self.assertIn(f"going on from the checkpoint of step {start}", result.out)
+                    self.assertIn(f"resuming from the checkpoint of step {start}", result.out)
             self.assertEqual(self.columns_of(support.Run(output / "run.h5")), expected)
 
     def test_links_between_ranks(self):

@@ -222,7 +222,7 @@ class Slurm(support.TestCase):
         text = log.read_text()
         self.assertIn("stopped: requeued", text)
         self.assertIn("start 2", text)
-        self.assertIn("going on from the checkpoint of step", text)
+        self.assertIn("resuming from the checkpoint of step", text)
         self.assert_same(output, reference)
 
     def test_a_time_limit_stops_in_time_and_is_no_end(self):

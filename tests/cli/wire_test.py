@@ -517,7 +517,7 @@ class Compressed(support.TestCase):
         self.assertEqual(fast.losses.tobytes(), run.losses.tobytes())
 
     def test_damaged_spill_file(self):
-        """Another program writes to the memories while the run goes on, which does not end it."""
+        """Another program writes to the memories while the run continues, which does not end it."""
         deck = self.deck_file(self.deck(cache={"budget": 12 * TOKENS * 2 * CHANNELS // 4,
                                                "prefetch": 1, "verify_every": 1},
                                         training={"steps": 2000, "evaluate_every": 100000}))
@@ -538,7 +538,7 @@ class Compressed(support.TestCase):
         self.assertEqual(len(run.losses), 2000)
         self.assertTrue(np.isfinite(run.losses).all())
         self.assertGreater(run.steps["cache_damaged"].sum(), 0)
-        self.assertIn("both ends begin anew", result.err)
+        self.assertIn("both ends reset", result.err)
 
 
 if __name__ == "__main__":

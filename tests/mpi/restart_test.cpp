@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// A run whose state is written, and read back by newly built objects, goes on as if nothing had
-// happened: the same bits of losses, parameters, moments and all memories. What the list of parts
-// leaves out would show.
+// A run whose state is written, and read back by newly built objects, has the bits of a run without
+// a restart: losses, parameters, moments and all memories. The test fails if the list of parts
+// lacks one.
 #include <catch2/catch.hpp>
 
 #include "core/base/error.hpp"

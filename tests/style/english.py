@@ -23,7 +23,7 @@ PHRASES = {
     r"\btaken for\b": "treated as",
     r"\bso many\b(?! that)": "a number or the parameter's name",
     r"\bas they are(?=[.,;:)]|$)": "unchanged",
-    r"\bgo(?:es)? on (?:from|where|with|behind)\b": "resumes from, continues",
+    r"\bgo(?:es|ing)? on (?:from|where|with|without|behind|after|as)\b": "resumes from, continues",
     r"\bfor ever\b": "forever",
     r"\bdo(?:es)? without\b": "does not need",
     r"\b(?:brought|brings?) (?:\w+ )*to the disk\b": "flushed to the disk",
@@ -33,6 +33,8 @@ PHRASES = {
     r"\bwhat (?:is|was) there\b": "the existing, the former",
 }
 FIRST_WORDS = re.compile(r"(?:Of|What|That of|Those|Whether|Where|How|Which|Why|Who)\b")
+LITERAL = r'"(?:[^"\\\n]|\\.)*"'
+ADJACENT_LITERALS = re.compile(rf"{LITERAL}(?:\s*{LITERAL})*")
 COMMENT = re.compile(r"(?://[/!]?<?|(?<!\S)#)\s+(.*)")
 PATTERNS = [(re.compile(phrase, re.IGNORECASE), use) for phrase, use in PHRASES.items()]
 
@@ -45,6 +47,17 @@ def phrases_in(text):
 def comment_of(line):
     found = COMMENT.search(line)
     return found.group(1) if found and "://" not in line[:found.start() + 3] else None
+
+
+def mistakes_in_messages(text):
+    """Mistakes in string literals of C++; parts of one literal are joined."""
+    code = re.sub(r"(?<!:)//.*", "", text)
+    mistakes = []
+    for literal in ADJACENT_LITERALS.finditer(code):
+        line = 1 + code.count("\n", 0, literal.start())
+        joined = "".join(part[1:-1] for part in re.findall(LITERAL, literal.group()))
+        mistakes += [f"{line}: {what}" for what in phrases_in(joined)]
+    return mistakes
 
 
 def mistakes_in_source(text):
@@ -86,6 +99,9 @@ check_samples(mistakes_in_source, [
     ("int f();  ///< Of a row\n", 1), ("// How it runs, for ever\n", 2),
     ("# It wants a file, of which it has none\n", 3),
     ("// It is complete when all ranks\n// Where a rank fails it is not.\n", 0)])
+check_samples(mistakes_in_messages, [
+    ('f("it begins "\n  "anew");  // anew\n', 1), ("f('\"', \"for ever\");\n", 0),
+    ('f("https://anew.org", "wants");\n', 2)])
 check_samples(mistakes_in_document, [
     ("A sentence.\n", 0), ("word " * 36 + "\n", 1), ("| " + "word " * 40 + "|\n", 0),
     ("```\nanew\n```\nBegin anew.\n", 1)])
@@ -104,4 +120,6 @@ for path in sources + documents:
     text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
     find_mistakes = mistakes_in_document if path.suffix == ".md" else mistakes_in_source
     mistakes += [f"{path}:{mistake}" for mistake in find_mistakes(text)]
+    if path.suffix in (".hpp", ".cpp") and path.parts[0] in ("app", "comm", "core", "models"):
+        mistakes += [f"{path}:{mistake}" for mistake in mistakes_in_messages(text)]
 finish(mistakes, len(sources) + len(documents))

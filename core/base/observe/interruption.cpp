@@ -14,7 +14,7 @@ namespace deltapipe {
 
 namespace {
 
-std::atomic<int> first{0}, last{0};  // last: the newest one after the first
+std::atomic<int> first_signal{0}, last_signal{0};  // last_signal: the newest after the first
 std::atomic<bool> orderly{false};
 static_assert(std::atomic<int>::is_always_lock_free, "set in a signal handler");
 
@@ -28,8 +28,8 @@ std::atomic<std::size_t> notice{0};
 
 void note(int signal) {
   int none = 0;
-  if (!first.compare_exchange_strong(none, signal)) {
-    last.store(signal);
+  if (!first_signal.compare_exchange_strong(none, signal)) {
+    last_signal.store(signal);
   } else if (orderly.load()) {
     const int error = errno;
     const Notice& mine = notices[notice.load()];
@@ -62,8 +62,8 @@ int ignore_interruptions() {
 }
 
 int noted_signal() noexcept {
-  const int later = last.load();
-  return later != 0 || orderly.load() ? later : first.load();
+  const int later = last_signal.load();
+  return later != 0 || orderly.load() ? later : first_signal.load();
 }
 
 OrderlyStop::OrderlyStop() {
@@ -75,7 +75,7 @@ OrderlyStop::~OrderlyStop() {
 }
 
 int OrderlyStop::signal() const noexcept {
-  return first.load();
+  return first_signal.load();
 }
 
 void OrderlyStop::set_notice(const std::string& text) noexcept {

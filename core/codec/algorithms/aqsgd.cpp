@@ -20,7 +20,7 @@ namespace deltapipe::codec {
 
 namespace {
 
-RowFormats formats_of(const CodecSettings& settings, int channels) {
+RowFormats change_formats(const CodecSettings& settings, int channels) {
   RowFormats formats = RowFormats::all(code_format(settings, channels));
   const bool from_zeros = settings.first_visit == FirstVisit::zero;
   if (!from_zeros) formats.format[kFirstVisit] = first_visit_format(settings, channels);
@@ -38,7 +38,7 @@ class AqsgdCodec final : public QuantizedCodec<Memory<storage>> {
  public:
   AqsgdCodec(const CodecSettings& settings, const CodecShape& shape)
       : QuantizedCodec<Memory<storage>>(shape, settings_hash(settings, shape, storage, 2),
-                                        formats_of(settings, shape.channels)),
+                                        change_formats(settings, shape.channels)),
         record_bytes_(record_bytes_of<Memory<storage>>(shape)) {}
 
   RecordLayout record() const override { return {.shared_bytes = record_bytes_}; }

@@ -14,7 +14,7 @@ namespace deltapipe::codec {
 
 namespace {
 
-RowFormats formats_of(const CodecSettings& settings, int channels) {
+RowFormats error_formats(const CodecSettings& settings, int channels) {
   RowFormats formats = RowFormats::all(code_format(settings, channels));
   formats.format[kLaterVisit].uses_memory = true;
   return formats;
@@ -78,7 +78,7 @@ class ErrorFeedbackCodec final : public QuantizedCodec<NoMemory, ErrorSender<Mem
  public:
   ErrorFeedbackCodec(const CodecSettings& settings, const CodecShape& shape)
       : Base(shape, settings_hash(settings, shape, storage, 2),
-             formats_of(settings, shape.channels)),
+             error_formats(settings, shape.channels)),
         record_bytes_(record_bytes_of<Memory<storage>>(shape)),
         bound_(shape, kMostError) {}
 

@@ -176,7 +176,7 @@ TEST_CASE("Markers that are damaged or of others are refused", "[files][checkpoi
     replace_member(path, "\"step\": 5", "\"step\": -5");
     CHECK_THAT(problem(), Catch::Contains("'step'"));
   }
-  SECTION("a layout that is none") {
+  SECTION("an invalid layout") {
     replace_member(path, "\"stages\": 2", "\"stages\": 3");
     CHECK_THAT(problem(), Catch::Contains("layout"));
   }

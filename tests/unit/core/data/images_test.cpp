@@ -219,7 +219,7 @@ TEST_CASE("Files of images that cannot be used are refused", "[data][images]") {
         {{"", "ends before the images"},
          {good.substr(0, 15), "ends before the images"},
          {good.substr(0, good.size() - 1), "ends before the images"},
-         {good + "x", "goes on after"},
+         {good + "x", "has more bytes than"},
          {idx_labels("abc"), "not an IDX file of images"},
          {idx_images(0, 2, 2), "sizes that cannot be used"},
          {idx_images(3, 0, 2), "sizes that cannot be used"},
@@ -234,7 +234,7 @@ TEST_CASE("Files of images that cannot be used are refused", "[data][images]") {
     const auto [bytes, message] = GENERATE_COPY(table<std::string, std::string>(
         {{"", "ends before"},
          {idx_labels("ab"), "differ in number (got 3 and 2)"},
-         {idx_labels(std::string("\0\1\2", 3)) + "x", "goes on after"},
+         {idx_labels(std::string("\0\1\2", 3)) + "x", "has more bytes than"},
          {good, "not an IDX file of labels"}}));
     write_bytes(labels, bytes);
     CHECK_THAT(files.message(kShape), Contains(message) && Contains("a-labels"));
