@@ -5,6 +5,7 @@ ViT and a ResNet, augmentation, training, restart, evaluation and predictions.""
 
 import csv
 import gzip
+import itertools
 import json
 import re
 import shutil
@@ -418,6 +419,44 @@ class Directories(support.TestCase):
         order = np.argsort(labels, kind="stable")
         np.testing.assert_array_equal(results[0][0][order], results[1][0])
         np.testing.assert_array_equal(results[0][1][order], results[1][1])
+
+    def test_image_processors_of_transformers_prepare_the_same_pixels(self):
+        python = python_with_transformers()
+        if python is None:
+            self.skipTest("no python3 here has transformers, PyTorch and h5py")
+        # Where an odd number of rows or columns is cut, their centre is another.
+        sizes = {"crop": [(2 * SIDE, 2 * SIDE + 4), (2 * SIDE + 8, 2 * SIDE)],
+                 "stretch": [(2 * SIDE + 3, SIDE + 1), (SIDE, 3 * SIDE), (SIDE - 3, SIDE - 2)]}
+        numbers = np.random.default_rng(5)
+        for fit, shapes in sizes.items():
+            photos = self.place / f"photos-{fit}"
+            for count, (shape, label) in enumerate(itertools.product(shapes, ("cat", "dog"))):
+                write_png(photos / label / f"{count}.png",
+                          numbers.integers(0, 256, (*shape, 3)).astype(np.uint8))
+            deck = self.deck(data={"train": [str(photos)], "validation": [str(photos)]},
+                             data__images={"fit": fit, "mean": [0.4, 0.5, 0.6], "deviation": 0.2})
+            self.train(deck, f"processor-{fit}", 1)
+            model, output = (self.output(f"processor-{fit}{end}") for end in ("/model", "-predicted"))
+            self.succeed(["predict", self.deck_file(deck), f"model.path={model}",
+                          f"output.directory={output}", f"data.predict={photos}"])
+            with open(output / "predictions.csv", newline="") as file:
+                names = [row["file"] for row in csv.DictReader(file)]
+            with h5py.File(output / "predictions.h5") as file:
+                probabilities = file["probabilities"][:]
+            program = """
+import json, sys, torch, transformers
+from PIL import Image
+processor = transformers.AutoImageProcessor.from_pretrained(sys.argv[1])
+model = transformers.ViTForImageClassification.from_pretrained(sys.argv[1]).eval()
+with torch.no_grad():
+    print(json.dumps([model(**processor(images=Image.open(path), return_tensors="pt"))
+                      .logits.softmax(-1)[0].tolist() for path in sys.argv[2:]]))
+"""
+            made = subprocess.run([python, "-c", program, model, *(photos / name for name in names)],
+                                  capture_output=True, text=True, check=False)
+            self.assertEqual(made.returncode, 0, made.stderr)
+            np.testing.assert_allclose(probabilities, json.loads(made.stdout.splitlines()[-1]),
+                                       rtol=0, atol=2e-6)
 
     def test_classes_and_files_have_names(self):
         self.train(self.deck(training={"steps": 300}, pipeline={"stages": 3},
