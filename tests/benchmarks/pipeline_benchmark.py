@@ -35,7 +35,7 @@ TIME_LIMIT = 1800  # seconds
 
 
 def write_tokenizer(directory, vocabulary):
-    """Bytes, then as many made-up merges of two bytes as the vocabulary wants."""
+    """Bytes, then as many made-up merges of two bytes as the vocabulary requires."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1),
                  *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]

@@ -166,7 +166,7 @@ int main(int argc, char** argv) {
     const auto products = takes("--bf16") ? ProductPrecision::bf16 : ProductPrecision::fp32;
     const Shape shape = parse_shape(argc, argv, first, "STEPS");
     if (profile && shape.count <= kWarmUp) {
-      std::fprintf(stderr, "%s: --profile wants more than %d steps, which warm up\n", argv[0],
+      std::fprintf(stderr, "%s: --profile requires more than the %d warm-up steps\n", argv[0],
                    kWarmUp);
       return 2;
     }

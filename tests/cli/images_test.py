@@ -424,7 +424,7 @@ class Directories(support.TestCase):
         python = python_with_transformers()
         if python is None:
             self.skipTest("no python3 here has transformers, PyTorch and h5py")
-        # Where an odd number of rows or columns is cut, their centre is another.
+        # Even numbers of rows and columns are cut: for odd ones, their centre is another pixel.
         sizes = {"crop": [(2 * SIDE, 2 * SIDE + 4), (2 * SIDE + 8, 2 * SIDE)],
                  "stretch": [(2 * SIDE + 3, SIDE + 1), (SIDE, 3 * SIDE), (SIDE - 3, SIDE - 2)]}
         numbers = np.random.default_rng(5)

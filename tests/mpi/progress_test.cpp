@@ -155,7 +155,7 @@ TEST_CASE("A signal that interrupts a rank is known to all", "[agree]") {
   }
 }
 
-TEST_CASE("Ranks that live are not taken for lost, however long they compute", "[agree]") {
+TEST_CASE("Ranks that live are not treated as lost, however long they compute", "[agree]") {
   WatchSettings watch;
   watch.timeout_seconds = 1;
   ProgressThread progress(MPI_COMM_WORLD, watch);

@@ -46,7 +46,7 @@ PipelineOptions options_of(int stages, int replicas, bool spills, const std::str
   return options;
 }
 
-TEST_CASE("A run goes on from its written state with the same bits", "[restart]") {
+TEST_CASE("A run resumes from its written state with the same bits", "[restart]") {
   const int ranks = world_size();
   const int replicas = GENERATE(1, 2);
   if (ranks % replicas != 0) return;

@@ -120,6 +120,6 @@ for path in sources + documents:
     text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
     find_mistakes = mistakes_in_document if path.suffix == ".md" else mistakes_in_source
     mistakes += [f"{path}:{mistake}" for mistake in find_mistakes(text)]
-    if path.suffix in (".hpp", ".cpp") and path.parts[0] in ("app", "comm", "core", "models"):
+    if path.suffix in (".hpp", ".cpp") and path.parts[0] in ("app", "comm", "core", "models", "tests"):
         mistakes += [f"{path}:{mistake}" for mistake in mistakes_in_messages(text)]
 finish(mistakes, len(sources) + len(documents))

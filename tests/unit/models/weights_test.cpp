@@ -179,7 +179,7 @@ bool has_own_head(const TemporaryDirectory& directory) {
 
 }  // namespace
 
-TEST_CASE("A stored output matrix is told from the token embedding", "[models][weights]") {
+TEST_CASE("A stored output matrix is distinguished from the token embedding", "[models][weights]") {
   const TemporaryDirectory directory;
   Gpt2Config config = small_config();
   Values values = initial_values(config, 5, {3});

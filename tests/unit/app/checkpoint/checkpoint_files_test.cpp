@@ -172,7 +172,7 @@ TEST_CASE("Markers that are damaged or of others are refused", "[files][checkpoi
     replace_in(path, "\"format_version\": 3", "\"format_version\": 2");
     CHECK_THAT(problem(), Catch::Contains("another version"));
   }
-  SECTION("a step that is none") {
+  SECTION("an invalid step") {
     replace_member(path, "\"step\": 5", "\"step\": -5");
     CHECK_THAT(problem(), Catch::Contains("'step'"));
   }
@@ -188,7 +188,7 @@ TEST_CASE("Markers that are damaged or of others are refused", "[files][checkpoi
     replace_member(path, "\"run_id\"", "\"ran_id\"");
     CHECK_THAT(problem(), Catch::Contains("run_id"));
   }
-  SECTION("a hash that is none") {
+  SECTION("an invalid hash") {
     replace_member(path, "\"xxh3\": \"", "\"xxh3\": \"z");
     CHECK_THAT(problem(), Catch::Contains("xxh3"));
   }

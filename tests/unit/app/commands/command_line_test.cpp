@@ -63,7 +63,7 @@ TEST_CASE("each command takes a deck and overrides") {
   }
 }
 
-TEST_CASE("prompts are kept as they are") {
+TEST_CASE("prompts are kept unchanged") {
   const Outcome outcome =
       parse({"generate", "-p", "one, two", "a.toml", "x.y=1", "--prompt", "[three]"});
   REQUIRE(outcome.parsed.command_line);

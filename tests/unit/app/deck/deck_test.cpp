@@ -715,7 +715,7 @@ TEST_CASE("contradictions are refused") {
             .empty());
 }
 
-TEST_CASE("a mistake that shows later is told with the place of its key") {
+TEST_CASE("a mistake that shows later is reported with the place of its key") {
   DeckPlaces places;
   parse_deck("[data]\n  sequence_length = 64\n[training]\nmicro_batches = 2\n", "d.toml",
              {"training.micro_batch_size=3", "training.micro_batches=4"}, &places);

@@ -21,7 +21,7 @@ TEST_CASE("Rates are those of the last steps, at every step", "[progress_display
   }
 }
 
-TEST_CASE("A rate shown now and then covers all steps since", "[progress_display]") {
+TEST_CASE("A rate shown after several steps covers all steps since", "[progress_display]") {
   RateMeter meter(2);
   for (int step = 1; step <= 10; ++step) meter.add(step, 100, 0);
   CHECK(meter.rate().tokens_per_second == Approx(100));

@@ -461,7 +461,7 @@ TEST_CASE("A run file knows its best evaluation, also after a restart", "[files]
   CHECK(losses_of_evaluations(path, false, 4).size() == 1);
 }
 
-TEST_CASE("A run file goes on from the rows of a checkpoint's copy", "[files][run_file]") {
+TEST_CASE("A run file continues from the rows of a checkpoint's copy", "[files][run_file]") {
   const TemporaryDirectory directory;
   const std::string path = directory / "run.h5", copy = directory / "copy.h5";
   RunAttributes attributes = attributes_of(2);
@@ -583,7 +583,7 @@ TEST_CASE("Columns that the file of a checkpoint lacks are unknown", "[files][ru
         std::vector<std::uint64_t>(2 * rows));
 }
 
-TEST_CASE("A run file goes on over more and over fewer stages", "[files][run_file]") {
+TEST_CASE("A run file continues over more and over fewer stages", "[files][run_file]") {
   const TemporaryDirectory directory;
   const std::string path = directory / "run.h5", copy = directory / "copy.h5";
   {

@@ -254,7 +254,7 @@ TEST_CASE("settings with an effect, or of what is turned off, are not warned of"
     CHECK(told_of(deck) == "");
 }
 
-TEST_CASE("targets that a run missed are told with the reason, and those that it held are not") {
+TEST_CASE("missed targets are reported with the reason, and those that were met are not") {
   const auto warnings = [](const std::string& targets, const std::vector<double>& totals) {
     return warnings_of_targets(parse_deck("pipeline.stages = 3\nboundary.forward.codec = \"auto\"\n"
                                           "boundary.backward.codec = \"auto\"\n" +
@@ -314,7 +314,7 @@ TEST_CASE("ranks that emulate bf16 are warned of where the deck asks for bf16") 
   CHECK(emulating_ranks(settings).count == (has_fast_bf16_gemm() ? 0 : 1));
 }
 
-TEST_CASE("relative errors that stay large are told of once for each boundary and direction") {
+TEST_CASE("relative errors that stay large are reported once for each boundary and direction") {
   const Settings settings = parse_deck(
       "pipeline.stages = 3\nboundary.forward.codec = \"topk\"\nboundary.backward.codec = "
       "\"auto\"\n",

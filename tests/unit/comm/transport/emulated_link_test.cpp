@@ -40,7 +40,8 @@ TEST_CASE("An emulated link books messages one after the other", "[link]") {
   CHECK(a.busy_seconds == Approx(0.1));
 }
 
-TEST_CASE("A message that is told late takes what was free since its first byte", "[link]") {
+TEST_CASE("A message that is reported late uses the link's free time since its first byte",
+          "[link]") {
   EmulatedLink link(slow());
   CHECK(ms(link.book(at(10), 2).end) == Approx(12));
   CHECK(ms(link.book(at(20), 5).end) == Approx(25));

@@ -39,7 +39,7 @@ TEST_CASE("the least quota between a process's control group and the root counts
     write(groups / "other/cpu.max", "1000 100000\n");
     CHECK(cpu_quota(root) == 0.5);
   }
-  SECTION("version 1, of which a container sees its own group at the root") {
+  SECTION("version 1, where a container sees its own group at the root") {
     write(root / "proc/self/cgroup", "5:memory:/m\n3:cpu,cpuacct:/docker/abc\n0::/unused\n");
     write(groups / "cpu/cpu.cfs_quota_us", "300000\n");
     write(groups / "cpu/cpu.cfs_period_us", "100000\n");

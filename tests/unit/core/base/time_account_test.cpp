@@ -85,7 +85,7 @@ TEST_CASE("A slow stage is a bubble", "[time]") {
         100, 10, 0);
 }
 
-TEST_CASE("A slow link and a slow stage are told apart", "[time]") {
+TEST_CASE("A slow link and a slow stage are distinguished", "[time]") {
   // 30 ms per micro-batch on stage 0, 25 ms per message: sent 30 and 60, here at 55 and 85. Stage 1
   // sends back 20 ms of gradients each time, from 66 (to 86) and 96 (to 116, told in the next
   // step).

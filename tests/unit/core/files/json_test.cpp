@@ -140,7 +140,7 @@ TEST_CASE("Time for JSON grows with its keys, not with their square", "[json]") 
   CHECK(seconds_of([&] { members(large); }) < 32 * seconds_of([&] { members(small); }) + 0.05);
 }
 
-TEST_CASE("Values are shown short and whole ones as they are", "[json]") {
+TEST_CASE("Long values are shown shortened and short ones whole", "[json]") {
   for (const char* text : {"null", "3", "\"a\\nb\"", "[1,[2,{\"a\":[]}],\"x\"]", "{}"}) {
     CHECK(shown(Json::parse(text)) == text);
   }

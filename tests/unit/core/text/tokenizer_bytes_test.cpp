@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;
 
-TEST_CASE("UTF-8 sequences are told from other bytes", "[tokenizer]") {
+TEST_CASE("UTF-8 sequences are distinguished from other bytes", "[tokenizer]") {
   std::size_t mistakes = 0;
   for (std::uint32_t point = 0; point < 0x120000; point += point < 0x11000 ? 1 : 97) {
     const std::string bytes = utf8(point);

@@ -233,7 +233,7 @@ TEST_CASE("Side files name added tokens and the end of text", "[tokenizer]") {
   CHECK(again.encode("<eos><pad here>") == Ids{3001, 3000});
 }
 
-TEST_CASE("Merges that were lost are told", "[tokenizer]") {
+TEST_CASE("Lost merges are reported", "[tokenizer]") {
   const TemporaryDirectory directory;
   copy_fixture(directory, "vocab.json", "merges.txt");
   const std::string merges = read_bytes(tokenizer_fixture("merges.txt"));
