@@ -123,7 +123,7 @@ class Object {
   /// Returns one integer in decimal, or text of fixed length; nothing if the attribute is missing
   /// or of another kind. Safe for files that may be damaged.
   std::optional<std::string> find_plain_attribute(const std::string& name) const;
-  /// Returns text. UserError if it is missing, of another kind, or larger than 16 MiB.
+  /// Returns text. UserError if it is missing, of another kind, or of a fixed length above 16 MiB.
   std::string read_string_attribute(const std::string& name) const;
   template <typename T>
   T read_attribute(const std::string& name) const {
