@@ -56,7 +56,7 @@ void print_times(const PipelineSettings& pipeline, const RunTotals& totals) {
         std::printf(" %s %.0f %%", text, 100 * seconds(value) / seconds(RankValue::wall));
     if (seconds(RankValue::wire) > 0)
       std::printf("; %.0f %% of %.1f s on the wire hidden",
-                  100 * seconds(RankValue::wire_hidden) / seconds(RankValue::wire),
+                  100 * std::max(0.0, seconds(RankValue::wire_hidden)) / seconds(RankValue::wire),
                   seconds(RankValue::wire));
     std::printf("\n");
   }

@@ -135,10 +135,15 @@ std::vector<std::string> warnings_of_bubble(const Settings& settings) {
   const double idle =
       p.stages == 1 ? 0 : find_schedule(p.schedule).bubble_fraction(step_shape(settings, 0));
   if (idle <= kMostIdle) return {};
+  const int advised = 4 * p.stages;
   return {fmt::format(
       "with training.micro_batches = {} the {} stages wait for each other for {:.0f} % of a "
-      "step; set it to {} or so, with a smaller micro_batch_size to keep the batch",
-      settings.training.micro_batches, p.stages, 100 * idle, 4 * p.stages)};
+      "step; {}",
+      settings.training.micro_batches, p.stages, 100 * idle,
+      settings.training.micro_batches < advised
+          ? fmt::format("set it to {} or so, with a smaller micro_batch_size to keep the batch",
+                        advised)
+          : "another pipeline.schedule may wait less")};
 }
 
 std::vector<std::string> warnings_of_steps(const Settings& settings, std::uint64_t steps) {

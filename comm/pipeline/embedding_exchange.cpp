@@ -11,11 +11,6 @@ namespace deltapipe {
 
 namespace {
 
-/// Returns true if a boundary sends values in a few bits, or only a few of them.
-bool compresses(const CodecSettings& codec) {
-  return sends_codes(codec) || sends_positions(codec);
-}
-
 /// Returns settings with eight bits that depend on no other values, since a crossing has few rows.
 CodecSettings plain_codes(CodecSettings settings) {
   settings.bits = 8;
@@ -31,7 +26,7 @@ CodecSettings plain_codes(CodecSettings settings) {
 /// compressed, 8 bits of each change are sent, with the same warm-up, scales, rounding and levels.
 /// A row's memory is exact.
 CodecSettings row_settings(const CodecSettings& forward) {
-  if (!compresses(forward)) return forward;
+  if (!is_coarse(forward)) return forward;
   CodecSettings settings = plain_codes(forward);
   settings.kind = CodecKind::aqsgd;
   settings.first_visit = FirstVisit::quantize8;
@@ -41,7 +36,7 @@ CodecSettings row_settings(const CodecSettings& forward) {
 /// Returns the settings for gradients: 8 bits if the boundaries' gradients are compressed, else the
 /// same settings.
 CodecSettings gradient_settings(const CodecSettings& backward) {
-  if (!compresses(backward)) return backward;
+  if (!is_coarse(backward)) return backward;
   CodecSettings settings = plain_codes(backward);
   settings.kind = CodecKind::directq;
   return settings;

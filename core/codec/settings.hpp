@@ -156,6 +156,12 @@ inline bool sends_codes(const CodecSettings& codec) {
   return quantizes_all(codec) || (sends_positions(codec) && codec.values == ChosenValues::codes);
 }
 
+/// Returns true if the codec is too coarse for rows of a token embedding that two stages share, and
+/// for their gradients: they travel in 8 bits.
+inline bool is_coarse(const CodecSettings& codec) {
+  return sends_codes(codec) || sends_positions(codec);
+}
+
 enum class MemoryStorage { fp32, fp16, bf16, bits8, bits4 };
 
 /// Names for users and cache files, indexed by the value of the enum.

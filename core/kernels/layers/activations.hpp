@@ -51,8 +51,8 @@ struct Relu {
 
 /// y_NF = f(h_NF) of Function, one of the above.
 template <class Function, class Real, class Output>
-void gated_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
-                   const MatrixRef<Output>& y_NF) {
+void elementwise_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
+                         const MatrixRef<Output>& y_NF) {
   const int width = h_NF.extent_int(1);
   const char* const label = Function::kForward;
   for_rows(
@@ -68,8 +68,8 @@ void gated_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
 /// Replaces dL/dy in dh_NF by dL/dh. Computes y_NF = f(h_NF) again, for the weight gradient of the
 /// next layer.
 template <class Function, class Real, class Output>
-void gated_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
-                    const MatrixRef<Real>& dh_NF, const MatrixRef<Output>& y_NF) {
+void elementwise_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
+                          const MatrixRef<Real>& dh_NF, const MatrixRef<Output>& y_NF) {
   const int width = h_NF.extent_int(1);
   const char* const label = Function::kBackward;
   for_rows(
@@ -103,7 +103,7 @@ template <class Real, class Output>
 void activation_forward(const ExecSpace& exec, Activation activation,
                         const MatrixRef<const Real>& h_NF, const MatrixRef<Output>& y_NF) {
   with_activation<Real>(activation, [&]([[maybe_unused]] auto function) {
-    gated_forward<decltype(function), Real, Output>(exec, h_NF, y_NF);
+    elementwise_forward<decltype(function), Real, Output>(exec, h_NF, y_NF);
   });
 }
 
@@ -112,20 +112,20 @@ void activation_backward(const ExecSpace& exec, Activation activation,
                          const MatrixRef<const Real>& h_NF, const MatrixRef<Real>& dh_NF,
                          const MatrixRef<Output>& y_NF) {
   with_activation<Real>(activation, [&]([[maybe_unused]] auto function) {
-    gated_backward<decltype(function), Real, Output>(exec, h_NF, dh_NF, y_NF);
+    elementwise_backward<decltype(function), Real, Output>(exec, h_NF, dh_NF, y_NF);
   });
 }
 
 template <class Real, class Output>
 void gelu_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
                   const MatrixRef<Output>& y_NF) {
-  gated_forward<Gelu<Real>, Real, Output>(exec, h_NF, y_NF);
+  elementwise_forward<Gelu<Real>, Real, Output>(exec, h_NF, y_NF);
 }
 
 template <class Real, class Output>
 void gelu_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
                    const MatrixRef<Real>& dh_NF, const MatrixRef<Output>& y_NF) {
-  gated_backward<Gelu<Real>, Real, Output>(exec, h_NF, dh_NF, y_NF);
+  elementwise_backward<Gelu<Real>, Real, Output>(exec, h_NF, dh_NF, y_NF);
 }
 
 }  // namespace deltapipe
