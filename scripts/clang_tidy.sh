@@ -82,7 +82,7 @@ import json
 import re
 import sys
 
-UNITY = re.compile(r"/Unity/unity_\d+_cxx\.cxx$")
+UNITY = re.compile(r"/Unity/unity_\w+_cxx\.cxx$")
 INCLUDED = re.compile(r'^#include "(.*)"$', re.MULTILINE)
 PRECOMPILED = re.compile(r"-Winvalid-pch|(-Xclang )?-include(-pch)? (-Xclang )?\S*cmake_pch\.hxx\S*")
 

@@ -140,4 +140,4 @@ if __name__ == "__main__":
     try:
         sys.exit(run_main(main))
     except KeyboardInterrupt:
-        sys.exit("study.py: stopped; started again it goes on with the run that was stopped")
+        sys.exit("study.py: stopped; started again, it continues with the run that was stopped")

@@ -28,7 +28,7 @@ namespace {
 using Runs = std::map<std::string, std::string>;
 
 /// Texts without line breaks stay apart; others belong to no run of this program's.
-std::string text_of(const Runs& runs) {
+std::string runs_text(const Runs& runs) {
   std::string text;
   for (const auto& [run_id, directory] : runs) {
     if ((run_id + directory).find('\n') != std::string::npos) continue;
@@ -52,7 +52,7 @@ Runs runs_in(const std::string& text) {
 
 /// Collective. Those of all ranks.
 Runs share(const Runs& mine, const ProcessGrid& grid, ProgressThread& progress) {
-  return runs_in(all_gather(progress, grid.world(), text_of(mine)));
+  return runs_in(all_gather(progress, grid.world(), runs_text(mine)));
 }
 
 std::vector<CheckpointMarker> markers_in(const std::string& directory) {

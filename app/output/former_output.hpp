@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Results that an earlier start left in output.directory. Repeating or mistyping a command replaces
-// nothing that is complete: a finished run stays as it is, an unfinished one continues, and a run
-// of another deck or a model is in the way unless output.overwrite says that it may go.
+// nothing that is complete: a finished run is left unchanged, an unfinished one continues, and a
+// run of another deck or a model is in the way unless output.overwrite says that it may go.
 #pragma once
 
 #include <cstdint>

@@ -41,8 +41,9 @@ std::string rank_name(std::size_t rank) {
   return fmt::format("rank {}", rank);
 }
 
-[[noreturn]] void refuse(std::size_t rank, const std::string& name, const std::string& theirs,
-                         const std::string& ours, const std::string& remedy) {
+[[noreturn]] void refuse_difference(std::size_t rank, const std::string& name,
+                                    const std::string& theirs, const std::string& ours,
+                                    const std::string& remedy) {
   throw UserError(
       {.what = fmt::format("{} was started with another {} than rank 0", rank_name(rank), name),
        .value = fmt::format("{} on {}, {} on rank 0", theirs, rank_name(rank), ours),
@@ -57,7 +58,7 @@ void compare(const std::vector<Fact>& facts, const std::vector<std::string>& tex
     for (std::size_t rank = 1; rank < all.size(); ++rank) {
       const std::string theirs = i < all[rank].size() ? all[rank][i] : "nothing";
       if (!theirs.empty() && !facts[i].value.empty() && theirs != facts[i].value)
-        refuse(rank, facts[i].name, theirs, facts[i].value, facts[i].remedy);
+        refuse_difference(rank, facts[i].name, theirs, facts[i].value, facts[i].remedy);
     }
 }
 
@@ -74,8 +75,8 @@ void compare_decks(const Settings& settings, const std::vector<std::string>& dec
     const Settings theirs = parse_deck(decks[rank], "the deck of " + rank_name(rank));
     const auto difference = first_difference(theirs, settings, kOwnKeys);
     if (difference)
-      refuse(rank, "deck", difference->key + " = " + difference->left, difference->right,
-             kSameDeck);
+      refuse_difference(rank, "deck", difference->key + " = " + difference->left, difference->right,
+                        kSameDeck);
   }
 }
 

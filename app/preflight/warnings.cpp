@@ -134,16 +134,12 @@ std::vector<std::string> warnings_of_bubble(const Settings& settings) {
   const PipelineSettings& p = settings.pipeline;
   const double idle =
       p.stages == 1 ? 0 : find_schedule(p.schedule).bubble_fraction(step_shape(settings, 0));
-  if (idle <= kMostIdle) return {};
   const int advised = 4 * p.stages;
+  if (idle <= kMostIdle || settings.training.micro_batches >= advised) return {};
   return {fmt::format(
       "with training.micro_batches = {} the {} stages wait for each other for {:.0f} % of a "
-      "step; {}",
-      settings.training.micro_batches, p.stages, 100 * idle,
-      settings.training.micro_batches < advised
-          ? fmt::format("set it to {} or so, with a smaller micro_batch_size to keep the batch",
-                        advised)
-          : "another pipeline.schedule may wait less")};
+      "step; set it to {} or so, with a smaller micro_batch_size to keep the batch",
+      settings.training.micro_batches, p.stages, 100 * idle, advised)};
 }
 
 std::vector<std::string> warnings_of_steps(const Settings& settings, std::uint64_t steps) {

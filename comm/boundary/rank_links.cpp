@@ -11,7 +11,7 @@ namespace deltapipe {
 namespace {
 
 /// Returns link i of a list with one entry per link or one for all. Empty list: no emulation.
-LinkSettings at(const std::vector<LinkSettings>& list, int i) {
+LinkSettings link_at(const std::vector<LinkSettings>& list, int i) {
   if (list.empty()) return {};
   return list[list.size() == 1 ? 0 : static_cast<std::size_t>(i)];
 }
@@ -21,19 +21,20 @@ LinkSettings at(const std::vector<LinkSettings>& list, int i) {
 LinkSettings link_between(const NetworkSettings& network, int from, int to,
                           const LinkedRanks& all) {
   const int last = all.ranks - 1;
-  if (to == from + 1) return at(network.forward, from);
-  if (to == from - 1) return at(network.backward, to);
+  if (to == from + 1) return link_at(network.forward, from);
+  if (to == from - 1) return link_at(network.backward, to);
   DELTAPIPE_ASSERT((from == last && to == 0) || (from == 0 && to == last),
                    fmt::format("rank {} sends to rank {}", from, to));
-  if (from == last) return all.is_ring ? at(network.forward, last) : at(network.backward, last - 1);
-  return all.is_ring ? at(network.backward, last) : at(network.forward, 0);
+  if (from == last)
+    return all.is_ring ? link_at(network.forward, last) : link_at(network.backward, last - 1);
+  return all.is_ring ? link_at(network.backward, last) : link_at(network.forward, 0);
 }
 
 RankLinks::RankLinks(const NetworkSettings& network, int pipeline_rank, const LinkedRanks& all)
     : network_(network), rank_(pipeline_rank), all_(all) {
   replicas_ = std::make_shared<EmulatedLink>(network.replicas);
   if (network.ranks.empty()) return;
-  const LinkSettings settings = at(network.ranks, pipeline_rank);
+  const LinkSettings settings = link_at(network.ranks, pipeline_rank);
   wire_ = {std::make_shared<EmulatedLink>(settings, Framing::ethernet),
            std::make_shared<EmulatedLink>(settings, Framing::ethernet)};
   replicas_ = wire_.out;

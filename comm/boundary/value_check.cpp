@@ -54,7 +54,7 @@ std::string sender_of(const Crossing& crossing) {
   }
 }
 
-std::string name_of(const Place& place, const Crossing& crossing) {
+std::string place_name(const Place& place, const Crossing& crossing) {
   if (crossing.kind == CrossingKind::common_gradients ||
       crossing.kind == CrossingKind::common_values)
     return fmt::format("row {}, channel {}", place.token, place.channel);
@@ -80,7 +80,7 @@ void refuse_values(const Crossing& crossing, const MatrixRef<float>& x_BTC, int 
                                                     : "too large to cross",
                              crossing.boundary, deltapipe::name_of(crossing.direction()),
                              crossing.training ? "step" : "step of the evaluation or generation",
-                             crossing.step + 1, crossing.micro_batch, name_of(place, crossing));
+                             crossing.step + 1, crossing.micro_batch, place_name(place, crossing));
   mistake.value = number_text("%g", place.value);
   if (is_finite && keeps_halves && fits) {
     mistake.remedy = "set cache.storage = \"bf16\" or \"fp32\", whose range is fp32's";

@@ -14,7 +14,7 @@ namespace {
 
 /// Returns entry i of a list with one entry per boundary or one for all.
 template <class Value>
-const Value& at(const std::vector<Value>& list, int i) {
+const Value& value_at(const std::vector<Value>& list, int i) {
   DELTAPIPE_ASSERT(list.size() == 1 || static_cast<std::size_t>(i) < list.size(),
                    "too few values for the boundaries");
   return list[list.size() == 1 ? 0 : static_cast<std::size_t>(i)];
@@ -79,8 +79,8 @@ std::vector<double> link_speeds(const PipelineOptions& options, bool backward) {
   for (int i = 0; i + 1 < options.pipeline.stages; ++i) {
     if (network.wire == WireSharing::rank && !network.ranks.empty()) {
       // A message passes the wires of both ranks.
-      const double left = at(network.ranks, i % ranks).bits_per_second;
-      const double right = at(network.ranks, (i + 1) % ranks).bits_per_second;
+      const double left = value_at(network.ranks, i % ranks).bits_per_second;
+      const double right = value_at(network.ranks, (i + 1) % ranks).bits_per_second;
       speeds.push_back(left > 0 && right > 0 ? std::min(left, right) : std::max(left, right));
       continue;
     }
@@ -102,7 +102,8 @@ std::vector<double> target_bits(const PipelineOptions& options, bool backward) {
   if (rate.budget == BudgetSharing::time)
     return shares_of_time(rate.target_bits.front(), link_speeds(options, backward));
   std::vector<double> bits;
-  for (int i = 0; i + 1 < options.pipeline.stages; ++i) bits.push_back(at(rate.target_bits, i));
+  for (int i = 0; i + 1 < options.pipeline.stages; ++i)
+    bits.push_back(value_at(rate.target_bits, i));
   return bits;
 }
 

@@ -11,8 +11,8 @@ namespace deltapipe {
 
 namespace {
 
-constexpr int kGroup = static_cast<int>(kSumGroup);
-constexpr std::size_t kScratchBytes = kGroup * (sizeof(float) + 1) + 128;
+constexpr int kCodeGroup = static_cast<int>(kSumGroup);
+constexpr std::size_t kScratchBytes = kCodeGroup * (sizeof(float) + 1) + 128;
 
 /// Scales of all groups, then their codes.
 struct Payload {
@@ -20,13 +20,13 @@ struct Payload {
   std::size_t groups;
 
   KOKKOS_INLINE_FUNCTION std::size_t codes(std::size_t group) const {
-    return 2 * groups + group * codec::packed_bytes(bits, kGroup);
+    return 2 * groups + group * codec::packed_bytes(bits, kCodeGroup);
   }
 };
 
 KOKKOS_INLINE_FUNCTION int elements_of(std::int64_t elements, int group) {
-  const std::int64_t rest = elements - std::int64_t{group} * kGroup;
-  return rest < kGroup ? static_cast<int>(rest) : kGroup;
+  const std::int64_t rest = elements - std::int64_t{group} * kCodeGroup;
+  return rest < kCodeGroup ? static_cast<int>(rest) : kCodeGroup;
 }
 
 }  // namespace
@@ -34,7 +34,8 @@ KOKKOS_INLINE_FUNCTION int elements_of(std::int64_t elements, int group) {
 std::size_t QuantizedParts::payload_bytes(int bits, std::size_t elements) {
   const int rest = static_cast<int>(elements % kSumGroup);
   return sizeof(std::uint16_t) * groups_of(elements) +
-         elements / kSumGroup * codec::packed_bytes(bits, kGroup) + codec::packed_bytes(bits, rest);
+         elements / kSumGroup * codec::packed_bytes(bits, kCodeGroup) +
+         codec::packed_bytes(bits, rest);
 }
 
 QuantizedParts::QuantizedParts(int bits, std::size_t elements, const ViewAllocator& memory)
@@ -53,10 +54,10 @@ void QuantizedParts::encode(const ExecSpace& exec, const VectorRef<const float>&
       DELTAPIPE_LAMBDA(const RowMember& team) {
         const int group = team.league_rank();
         const int n = elements_of(elements, group);
-        const std::size_t first = static_cast<std::size_t>(group) * kGroup;
+        const std::size_t first = static_cast<std::size_t>(group) * kCodeGroup;
         const PartErrors::Place errors_here = errors.after(first);
-        float* const x = scratch_of<float>(team, kGroup);
-        auto* const code = scratch_of<std::uint8_t>(team, kGroup);
+        float* const x = scratch_of<float>(team, kCodeGroup);
+        auto* const code = scratch_of<std::uint8_t>(team, kCodeGroup);
         const float former = codec::float_of_step(*errors_here.scale);
         row_for_synced(team, n,
                        [=](int i) { x[i] = value[first + i] + error_of(errors_here, i, former); });
@@ -92,8 +93,8 @@ void QuantizedParts::decode(const ExecSpace& exec, const std::uint8_t* payload,
       DELTAPIPE_LAMBDA(const RowMember& team) {
         const int group = team.league_rank();
         const int n = elements_of(elements, group);
-        const std::size_t first = static_cast<std::size_t>(group) * kGroup;
-        auto* const code = scratch_of<std::uint8_t>(team, kGroup);
+        const std::size_t first = static_cast<std::size_t>(group) * kCodeGroup;
+        auto* const code = scratch_of<std::uint8_t>(team, kCodeGroup);
         const float scale = codec::float_of_step(stored_scale(payload + 2 * group));
         codec::unpack_row(team, levels.bits, n, payload + layout.codes(group), code);
         row_for(team, n, [=](int i) {

@@ -14,8 +14,8 @@ namespace deltapipe {
 
 namespace {
 
-constexpr int kGroup = 8 * static_cast<int>(kSumGroup);
-constexpr int kMostSent = kGroup / 4;
+constexpr int kTopkGroup = 8 * static_cast<int>(kSumGroup);
+constexpr int kMostSent = kTopkGroup / 4;
 /// Ones and zeros of a row of bits: at most k + (n >> l) < 3 k + 16.
 constexpr int kMostMarks = 3 * kMostSent + 16;
 
@@ -48,9 +48,9 @@ struct PartPayload {
   int wholes;
 
   PartPayload(std::size_t elements, double topk, int bits)
-      : whole(payload_of(kGroup, topk, bits)),
-        rest(payload_of(static_cast<int>(elements % kGroup), topk, bits)),
-        wholes(static_cast<int>(elements / kGroup)) {}
+      : whole(payload_of(kTopkGroup, topk, bits)),
+        rest(payload_of(static_cast<int>(elements % kTopkGroup), topk, bits)),
+        wholes(static_cast<int>(elements / kTopkGroup)) {}
 
   int groups() const { return wholes + (rest.n > 0 ? 1 : 0); }
   std::size_t bytes() const { return offset(wholes) + (rest.n > 0 ? rest.bytes() : 0); }
@@ -129,7 +129,7 @@ KOKKOS_INLINE_FUNCTION void read_positions(const RowMember& team, const GroupPay
                                            const std::uint8_t* payload, const Sent& sent) {
   row_for_synced(team, layout.k, [=](int j) {
     sent.lows[j] = 0;
-    sent.positions[j] = kGroup;
+    sent.positions[j] = kTopkGroup;
   });
   if (layout.low_bits > 0)
     codec::unpack_row(team, layout.low_bits, layout.k, payload + layout.lows(), sent.lows);
@@ -160,15 +160,16 @@ void TopkParts::encode(const ExecSpace& exec, const VectorRef<const float>& valu
   const PartPayload part(values.extent(0), topk_, bits_);
   for_rows(
       "deltapipe::TopkParts::encode",
-      row_policy(exec, part.groups(), sizeof(float) * (kGroup + kMostSent) + 128 + Sent::kBytes),
+      row_policy(exec, part.groups(),
+                 sizeof(float) * (kTopkGroup + kMostSent) + 128 + Sent::kBytes),
       DELTAPIPE_LAMBDA(const RowMember& team) {
         const int group = team.league_rank();
         const GroupPayload layout = part.group(group);
         const int n = layout.n, k = layout.k, low_bits = layout.low_bits;
-        const std::size_t first = static_cast<std::size_t>(group) * kGroup;
+        const std::size_t first = static_cast<std::size_t>(group) * kTopkGroup;
         std::uint8_t* const to = payload + part.offset(group);
         const PartErrors::Place errors_here = errors.after(first);
-        float* const x = scratch_of<float>(team, kGroup);
+        float* const x = scratch_of<float>(team, kTopkGroup);
         float* const chosen = scratch_of<float>(team, kMostSent);
         const Sent sent = Sent::of(team);
 
@@ -217,7 +218,7 @@ void TopkParts::decode(const ExecSpace& exec, const std::uint8_t* payload,
         const GroupPayload layout = part.group(group);
         const int n = layout.n;
         const std::uint8_t* const from = payload + part.offset(group);
-        float* const to = value + static_cast<std::size_t>(group) * kGroup;
+        float* const to = value + static_cast<std::size_t>(group) * kTopkGroup;
         const Sent sent = Sent::of(team);
         const float scale = codec::float_of_step(stored_scale(from));
         read_positions(team, layout, from, sent);

@@ -121,8 +121,8 @@ void check_labels(const LabelledImages& images, int classes, const char* key) {
                    .keys = {key}});
 }
 
-std::string counts_text(const LabelledImages& images, const std::vector<std::uint32_t>& index,
-                        int classes) {
+std::string image_counts_text(const LabelledImages& images, const std::vector<std::uint32_t>& index,
+                              int classes) {
   std::vector<std::uint64_t> counts(static_cast<std::size_t>(classes));
   for (const std::uint32_t image : index) ++counts[images.label_N[image]];
   const auto [least, most] = std::ranges::minmax(counts);
@@ -287,7 +287,7 @@ DataSplit load_images(const DataSettings& settings, const ImageShape& shape,
       (validation ? *validation : train).read(held_out);
   DataSplit split;
   if (!settings.train.empty())
-    split.notes.push_back(counts_text(*images, index, static_cast<int>(classes.size())));
+    split.notes.push_back(image_counts_text(*images, index, static_cast<int>(classes.size())));
   train.note_ignored(split.notes);
   if (validation) validation->note_ignored(split.notes);
   split.train = std::make_shared<Images>(images, std::move(index), settings.images, rows);

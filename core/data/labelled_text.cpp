@@ -114,11 +114,12 @@ class SetReader {
       const auto make = [&](std::vector<std::string>&& fields, std::size_t line) {
         const std::string label = std::move(fields.back());
         fields.pop_back();
-        return std::pair(std::move(fields), class_of(file, line, label));
+        const std::int32_t number = class_of(file, line, label);
+        return std::pair(encoded(file, line, fields), number);
       };
       const SkippedLines skipped = read_records(
           file, settings_.bad_lines, fields_of(file), make,
-          [&](const auto& made) { set.samples.push_back(add(made.first, made.second, set)); });
+          [&](auto& made) { set.samples.push_back(add(std::move(made.first), made.second, set)); });
       if (skipped.count > 0) set.skipped.push_back(skipped);
     }
     return set;
@@ -151,12 +152,26 @@ class SetReader {
                                classes_.size() > 2 ? " ..." : "")});
   }
 
-  LabelledTexts::Sample add(const std::vector<std::string>& texts, std::int32_t label,
-                            LabelledSet& set) {
-    std::vector<std::vector<std::int32_t>> ids;
-    for (const std::string& text : texts) ids.push_back(vocabulary_.tokenizer->encode(text));
+  using TokenIds = std::vector<std::vector<std::int32_t>>;  ///< of each text of a record
+
+  /// Throws UserError with the line if the tokenizer refuses a text.
+  TokenIds encoded(const std::string& file, std::size_t line,
+                   const std::vector<std::string>& texts) const {
+    TokenIds ids;
+    try {
+      for (const std::string& text : texts) ids.push_back(vocabulary_.tokenizer->encode(text));
+    } catch (const UserError& error) {
+      Mistake mistake = error.mistake();
+      mistake.file = file;
+      mistake.line = line;
+      throw UserError(mistake);
+    }
+    return ids;
+  }
+
+  LabelledTexts::Sample add(TokenIds ids, std::int32_t label, LabelledSet& set) {
     const std::size_t marks =
-        (marks_.begin >= 0 ? 1 : 0) + (marks_.separator >= 0 ? texts.size() : std::size_t{0});
+        (marks_.begin >= 0 ? 1 : 0) + (marks_.separator >= 0 ? ids.size() : std::size_t{0});
     const std::size_t most = static_cast<std::size_t>(sequence_length_) - marks;
     const KeptTokens kept =
         truncate_longest_first(ids[0].size(), ids.size() > 1 ? ids[1].size() : 0, most);
@@ -224,7 +239,10 @@ std::vector<std::string> labels_of_files(const DataSettings& settings) {
   }
   std::vector<std::string> labels(found.begin(), found.end());
   if (labels.size() < 2)
-    throw UserError({.what = "the training files have fewer than two labels",
+    throw UserError({.what = settings.train.empty()
+                                 ? "the model has no classifier, and there are no training files "
+                                   "that name the labels of a new one"
+                                 : "the training files have fewer than two labels",
                      .value = labels.empty() ? "none" : printable(labels.front(), 60),
                      .remedy = "name the field of the labels in data.labelled.label",
                      .keys = {"data.labelled.label", "data.train"}});

@@ -162,7 +162,6 @@ class Columns {
   /// Returns true for the header, which it reads.
   bool is_header(std::vector<std::string> names, std::size_t line) {
     if (!wanted_.header || !columns_.empty()) return false;
-    if (!names.empty() && names.front().starts_with("\xef\xbb\xbf")) names.front().erase(0, 3);
     for (const std::string& name : wanted_.names) {
       const auto found = std::ranges::find(names, name);
       if (found == names.end() && wanted_.last_is_optional && &name == &wanted_.names.back()) break;
@@ -244,7 +243,10 @@ std::uint64_t for_each_record(
     }
     if (chosen) take(std::move(*chosen), line);
   };
-  const auto read = [&](const std::string& text, std::size_t line) {
+  const auto read = [&](const std::string& whole, std::size_t line) {
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    const bool has_mark = line == 1 && whole.starts_with(kByteOrderMark);
+    const std::string text = has_mark ? whole.substr(kByteOrderMark.size()) : whole;
     ++lines;
     if (fields.format == DataFormat::csv) {
       bool complete = false;

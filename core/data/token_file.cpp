@@ -20,16 +20,16 @@ namespace {
 constexpr std::size_t kTokenBlock = std::size_t{1} << 18;  // ids read or written at a time
 constexpr int kLargestVocabulary = 1 << 26;
 
-[[noreturn]] void fail(const std::string& file, const std::string& what, const std::string& value,
-                       const std::string& remedy) {
+[[noreturn]] void fail_reading(const std::string& file, const std::string& what,
+                               const std::string& value, const std::string& remedy) {
   throw UserError({.what = what, .file = file, .value = value, .remedy = remedy});
 }
 
 hdf5::Dataset open_integers(const hdf5::File& file, const std::string& name) {
   hdf5::Dataset dataset = file.open_dataset(name);
   if (dataset.shape().size() != 1 || !dataset.holds_integers()) {
-    fail(file.file_name(), "dataset '" + name + "' is not a list of integers", "",
-         "write it with one dimension and an integer type");
+    fail_reading(file.file_name(), "dataset '" + name + "' is not a list of integers", "",
+                 "write it with one dimension and an integer type");
   }
   dataset.expect_stored();
   return dataset;
@@ -56,8 +56,9 @@ std::optional<int> integer_attribute(const hdf5::File& file, const char* name, i
   if (!file.has_attribute(name)) return std::nullopt;
   const auto value = file.read_attribute<std::int64_t>(name);
   if (value < least || value > last) {
-    fail(file.file_name(), fmt::format("attribute '{}' must be from {} to {}", name, least, last),
-         std::to_string(value), "write it again");
+    fail_reading(file.file_name(),
+                 fmt::format("attribute '{}' must be from {} to {}", name, least, last),
+                 std::to_string(value), "write it again");
   }
   return static_cast<int>(value);
 }
@@ -75,20 +76,21 @@ void check_origin(const std::string& path, const TokenFileInfo& info,
                   const Vocabulary& vocabulary) {
   if (vocabulary.tokenizer != nullptr && !info.tokenizer.empty() &&
       info.tokenizer != vocabulary.tokenizer->hash()) {
-    fail(path, "another tokenizer made these tokens", info.tokenizer,
-         "set tokenizer.path to the one that did, or run `deltapipe tokenize` again");
+    fail_reading(path, "another tokenizer made these tokens", info.tokenizer,
+                 "set tokenizer.path to the one that did, or run `deltapipe tokenize` again");
   }
   if (info.vocabulary_size.value_or(0) > vocabulary.size) {
-    fail(path,
-         fmt::format("the tokens are of a larger vocabulary than the {} of the model or tokenizer",
-                     vocabulary.size),
-         std::to_string(*info.vocabulary_size), "use the tokenizer that the file was made with");
+    fail_reading(
+        path,
+        fmt::format("the tokens are of a larger vocabulary than the {} of the model or tokenizer",
+                    vocabulary.size),
+        std::to_string(*info.vocabulary_size), "use the tokenizer that the file was made with");
   }
   if (vocabulary.tokenizer != nullptr && info.end_of_text &&
       *info.end_of_text != vocabulary.tokenizer->end_of_text())
-    fail(path, "the documents end with another token than the tokenizer's",
-         fmt::format("{} and {}", *info.end_of_text, vocabulary.tokenizer->end_of_text()),
-         "set the file's attribute end_of_text to the tokenizer's, or remove it");
+    fail_reading(path, "the documents end with another token than the tokenizer's",
+                 fmt::format("{} and {}", *info.end_of_text, vocabulary.tokenizer->end_of_text()),
+                 "set the file's attribute end_of_text to the tokenizer's, or remove it");
 }
 
 /// Returns the ends of the documents in a token file of `tokens` ids.
@@ -96,8 +98,8 @@ std::vector<std::uint64_t> document_ends(const hdf5::File& file, std::uint64_t t
   if (!file.exists("document_offsets")) return {tokens};
   const hdf5::Dataset dataset = open_integers(file, "document_offsets");
   if (dataset.rows() == 0 || dataset.rows() > tokens + 1) {
-    fail(file.file_name(), "document_offsets has no entry or more than there are tokens",
-         std::to_string(dataset.rows()), "write the first token of every document");
+    fail_reading(file.file_name(), "document_offsets has no entry or more than there are tokens",
+                 std::to_string(dataset.rows()), "write the first token of every document");
   }
   std::vector<std::int64_t> offsets(dataset.rows());
   dataset.read(0, std::span<std::int64_t>(offsets));
@@ -107,9 +109,9 @@ std::vector<std::uint64_t> document_ends(const hdf5::File& file, std::uint64_t t
     const std::int64_t least = i == 0 ? 0 : offsets[i - 1];
     const bool fits = offsets[i] >= least && static_cast<std::uint64_t>(offsets[i]) <= tokens;
     if (!fits || (i == 0 && offsets[i] != 0)) {
-      fail(file.file_name(), fmt::format("document_offsets[{}] is out of order", i),
-           std::to_string(offsets[i]),
-           fmt::format("offsets ascend from 0 to at most the {} tokens", tokens));
+      fail_reading(file.file_name(), fmt::format("document_offsets[{}] is out of order", i),
+                   std::to_string(offsets[i]),
+                   fmt::format("offsets ascend from 0 to at most the {} tokens", tokens));
     }
     if (i > 0) ends.push_back(static_cast<std::uint64_t>(offsets[i]));
   }
@@ -125,9 +127,10 @@ void read_ids(const hdf5::Dataset& dataset, std::uint64_t position, int vocabula
   ids.resize(block.size());
   for (std::size_t i = 0; i < block.size(); ++i) {
     if (block[i] < 0 || block[i] >= vocabulary_size) {
-      fail(dataset.file_name(),
-           fmt::format("tokens[{}] is outside the vocabulary of {}", position + i, vocabulary_size),
-           std::to_string(block[i]), "use the tokenizer that the file was made with");
+      fail_reading(
+          dataset.file_name(),
+          fmt::format("tokens[{}] is outside the vocabulary of {}", position + i, vocabulary_size),
+          std::to_string(block[i]), "use the tokenizer that the file was made with");
     }
     ids[i] = static_cast<std::int32_t>(block[i]);
   }
@@ -146,8 +149,8 @@ struct Known {
   void add(const std::string& from, const std::string& said) {
     if (said.empty() || said == value) return;
     if (!value.empty()) {
-      fail(from, fmt::format("attribute '{}' differs from that in {}", name, file),
-           said + " and " + value, "use token files of one tokenizer");
+      fail_reading(from, fmt::format("attribute '{}' differs from that in {}", name, file),
+                   said + " and " + value, "use token files of one tokenizer");
     }
     value = said;
     file = from;
@@ -172,13 +175,14 @@ Vocabulary shared_vocabulary(const std::vector<std::string>& files, int model_si
     if (info.end_of_text) end = info.end_of_text;
   }
   if (model_size == 0 && !size) {
-    fail(files.empty() ? "" : files.front(), "the size of the vocabulary is unknown", "",
-         "set the file's attribute vocabulary_size, or tokenizer.path");
+    fail_reading(files.empty() ? "" : files.front(), "the size of the vocabulary is unknown", "",
+                 "set the file's attribute vocabulary_size, or tokenizer.path");
   }
   const int ids = model_size > 0 ? model_size : *size;
   if (end.value_or(-1) >= ids)
-    fail(ends.file, fmt::format("attribute 'end_of_text' is outside the vocabulary of {}", ids),
-         std::to_string(*end), "write the file with the model's tokenizer");
+    fail_reading(ends.file,
+                 fmt::format("attribute 'end_of_text' is outside the vocabulary of {}", ids),
+                 std::to_string(*end), "write the file with the model's tokenizer");
   return {ids, end.value_or(-1)};
 }
 
@@ -187,11 +191,12 @@ void read_token_file(const std::string& path, const Vocabulary& vocabulary, Toke
   if (!file.exists("tokens")) {
     std::string names;
     for (const std::string& name : file.names()) names += (names.empty() ? "" : ", ") + name;
-    fail(path, "the file has no dataset 'tokens'", names, "write the token ids under that name");
+    fail_reading(path, "the file has no dataset 'tokens'", names,
+                 "write the token ids under that name");
   }
   const hdf5::Dataset dataset = open_integers(file, "tokens");
   const std::uint64_t tokens = dataset.rows();
-  if (tokens == 0) fail(path, "the data file is empty", "", "give a file with tokens");
+  if (tokens == 0) fail_reading(path, "the data file is empty", "", "give a file with tokens");
   check_origin(path, info_of(file), vocabulary);
   const std::vector<std::uint64_t> ends = document_ends(file, tokens);
   auto end = ends.begin();
@@ -260,7 +265,7 @@ void TokenFileWriter::flush_offsets() {
 }
 
 void TokenFileWriter::close() {
-  if (tokens_ == 0) fail(path_, "the text has no tokens", "", "name files with text");
+  if (tokens_ == 0) fail_reading(path_, "the text has no tokens", "", "name files with text");
   flush_ids();
   flush_offsets();
   ids_data_.reset();
@@ -271,7 +276,7 @@ void TokenFileWriter::close() {
   if (!sync(temporary_)) error = {errno, std::generic_category()};
   if (!error) std::filesystem::rename(temporary_, path_, error);
   if (error) std::remove(temporary_.c_str());
-  if (error) fail(path_, "cannot rename the finished token file", error.message(), "");
+  if (error) fail_reading(path_, "cannot rename the finished token file", error.message(), "");
   (void)sync(directory_of(path_));  // some file systems refuse this
 }
 

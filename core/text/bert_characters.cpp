@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "core/text/code_point_table.hpp"
+
 namespace deltapipe {
 namespace {
 
@@ -11,21 +13,11 @@ using detail::CharacterMapping;
 
 #include "core/text/bert_characters.inc"
 
-constexpr char32_t kTabulated = 0x10000;  // the Basic Multilingual Plane: nearly all text
-
-std::uint8_t search(char32_t code_point) {
+std::uint8_t character_bits(char32_t code_point) {
   const auto after =
       std::upper_bound(kCharacterStarts.begin(), kCharacterStarts.end(), (code_point << 5) | 31u);
   return static_cast<std::uint8_t>(*(after - 1) & 31u);
 }
-
-struct BitTable {
-  std::array<std::uint8_t, kTabulated> of{};
-
-  BitTable() {
-    for (char32_t c = 0; c < kTabulated; ++c) of[c] = search(c);
-  }
-};
 
 template <std::size_t N>
 detail::MappingRange mapping_of(const std::array<CharacterMapping, N>& table, char32_t code_point) {
@@ -38,8 +30,8 @@ detail::MappingRange mapping_of(const std::array<CharacterMapping, N>& table, ch
 }  // namespace
 
 BertCharacter bert_character(char32_t code_point) {
-  static const BitTable table;
-  const std::uint8_t bits = code_point < kTabulated ? table.of[code_point] : search(code_point);
+  static const CodePointTable<std::uint8_t> table(character_bits);
+  const std::uint8_t bits = table(code_point);
   return {.removed = (bits & 1) != 0,
           .space = (bits & 2) != 0,
           .punctuation = (bits & 4) != 0,

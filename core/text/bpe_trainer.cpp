@@ -1,33 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/bpe_trainer.hpp"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <queue>
 #include <unordered_map>
 
 #include "core/base/error.hpp"
 #include "core/text/byte_level.hpp"
+#include "core/text/piece_memory.hpp"
 #include "core/text/pretokenizer.hpp"
 
 namespace deltapipe {
 namespace {
 
-constexpr std::string_view kEndOfText = "<|endoftext|>";
 constexpr std::int64_t kLeastCount = 2;
 
 /// A distinct piece of the text, as ids, and its number of occurrences.
 struct Word {
   std::vector<std::int32_t> ids;
   std::int64_t count = 0;
-};
-
-struct StringHash {
-  using is_transparent = void;
-  std::size_t operator()(std::string_view text) const {
-    return static_cast<std::size_t>(XXH3_64bits(text.data(), text.size()));
-  }
 };
 
 /// Distinct pieces in order of first occurrence.
@@ -59,7 +50,7 @@ class WordCounter {
     return ids;
   }
 
-  std::unordered_map<std::string, std::size_t, StringHash, std::equal_to<>> index_;
+  StringMap<std::size_t> index_;
   std::vector<Word> words_;
 };
 
@@ -170,7 +161,7 @@ void count_documents(const std::vector<std::string_view>& documents, WordCounter
       const std::size_t separator = text.find(kEndOfText);
       counter.add(text.substr(0, separator));
       if (separator == std::string_view::npos) break;
-      text.remove_prefix(separator + kEndOfText.size());
+      text.remove_prefix(separator + std::string_view(kEndOfText).size());
     }
   }
 }

@@ -10,6 +10,9 @@
 
 namespace deltapipe {
 
+/// Token between the texts of GPT-2's training data.
+inline constexpr const char* kEndOfText = "<|endoftext|>";
+
 /// Returns all bytes in the order of GPT-2's vocabulary: printable Latin-1, then the others.
 const std::array<unsigned char, 256>& byte_order();
 

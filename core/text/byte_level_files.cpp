@@ -24,7 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace token_json;
 
-constexpr const char* kEndOfText = "<|endoftext|>";
 constexpr const char* kNothingAdded =
     "deltapipe adds no tokens to a text; save the tokenizer with add_bos_token=False and "
     "add_eos_token=False";
@@ -41,9 +40,9 @@ bool is_one_character(const std::string& name) {
 }
 
 /// Builds a definition and checks its input against the existing ids.
-class Builder : public VocabularyBuilder<TokenizerDefinition> {
+class ByteLevelBuilder : public VocabularyBuilder<TokenizerDefinition> {
  public:
-  explicit Builder(std::string file) : VocabularyBuilder(std::move(file), kKnownKinds) {}
+  explicit ByteLevelBuilder(std::string file) : VocabularyBuilder(std::move(file), kKnownKinds) {}
   using VocabularyBuilder::add_added;
 
   /// Adds an entry of added_tokens or added_tokens_decoder.
@@ -122,7 +121,7 @@ class Builder : public VocabularyBuilder<TokenizerDefinition> {
   std::unordered_set<std::string> is_merged_;
 };
 
-void read_merges_txt(const std::string& file, Builder& builder) {
+void read_merges_txt(const std::string& file, ByteLevelBuilder& builder) {
   const std::string text = read_text_file(file, file_limit::tokenizer);
   for_each_line(text, [&](const std::string& merge, std::size_t line) {
     const bool header = line == 1 && merge.starts_with("#version");
@@ -162,7 +161,7 @@ bool is_gpt2_split(const Json& part) {
 
 /// Reads a ByteLevel with its built-in pattern, or a Split by that pattern and a ByteLevel without
 /// it. Returns true if it puts a space before a text.
-bool read_pre_tokenizer(const std::string& file, const Json& root) {
+bool reads_with_prefix_space(const std::string& file, const Json& root) {
   const std::vector<Json> parts = parts_of(root, "pre_tokenizer", "pretokenizers");
   const Json byte_level = parts.empty() ? Json() : parts.back();
   if (is_byte_level(byte_level)) {
@@ -209,7 +208,7 @@ void check_kind(const std::string& file, const Json& root) {
 
 /// Reads tokenizer.json. Ignores truncation and padding, which transformers disables unless a call
 /// requests them.
-void read_tokenizer_json(const Json& root, Builder& builder) {
+void read_byte_level_json(const Json& root, ByteLevelBuilder& builder) {
   const std::string& file = builder.file();
   check_kind(file, root);
   const Json& model = member(root, "model");
@@ -231,7 +230,7 @@ void read_tokenizer_json(const Json& root, Builder& builder) {
     fail(file, "'added_tokens' is not a list", shown(added), "");
   }
   for (const Json& entry : added) builder.add_added(file, entry, member(entry, "id"));
-  builder.definition.add_prefix_space = read_pre_tokenizer(file, root);
+  builder.definition.add_prefix_space = reads_with_prefix_space(file, root);
   builder.definition.ignore_merges = flag(file, model, "ignore_merges", false);
 }
 
@@ -264,7 +263,7 @@ bool has_default_roles(const Json& config) {
 
 /// Reads added_tokens.json, tokenizer_config.json and special_tokens_map.json from the directory of
 /// the vocabulary, like transformers.
-void read_side_files(const fs::path& directory, Builder& builder) {
+void read_side_files(const fs::path& directory, ByteLevelBuilder& builder) {
   const std::string added_file = (directory / "added_tokens.json").string();
   const Json added_tokens = read_side_file(added_file);
   for (const auto& [content, id] : added_tokens.items())
@@ -305,7 +304,7 @@ void compare_pair(const fs::path& directory, TokenizerDefinition& definition) {
   if (!fs::exists(vocabulary, ignored) || !fs::exists(merges, ignored)) return;
   std::string difference;
   try {
-    Builder pair(vocabulary);
+    ByteLevelBuilder pair(vocabulary);
     pair.add_vocabulary(read_json(vocabulary));
     read_merges_txt(merges, pair);
     const std::vector<std::string>& names = pair.definition.names;
@@ -396,8 +395,8 @@ OrderedJson tokenizer_config_json(const TokenizerDefinition& definition,
 }  // namespace
 
 TokenizerDefinition load_byte_level_json(const fs::path& path, const Json& root) {
-  Builder builder(path.string());
-  read_tokenizer_json(root, builder);
+  ByteLevelBuilder builder(path.string());
+  read_byte_level_json(root, builder);
   read_side_files(path.parent_path(), builder);
   builder.check_merges(path.string());
   compare_pair(path.parent_path(), builder.definition);
@@ -405,7 +404,7 @@ TokenizerDefinition load_byte_level_json(const fs::path& path, const Json& root)
 }
 
 TokenizerDefinition load_byte_level_pair(const fs::path& vocabulary, const fs::path& merges) {
-  Builder builder(vocabulary.string());
+  ByteLevelBuilder builder(vocabulary.string());
   builder.add_vocabulary(read_json(vocabulary.string()));
   read_merges_txt(merges.string(), builder);
   read_side_files(vocabulary.parent_path(), builder);

@@ -6,31 +6,23 @@
 #include <cstdint>
 
 #include "core/base/utf8.hpp"
+#include "core/text/code_point_table.hpp"
 
 namespace deltapipe {
 namespace {
 
 #include "core/text/grapheme_classes.inc"
 
-constexpr char32_t kTabulated = 0x10000;  // the Basic Multilingual Plane: nearly all text
 constexpr char32_t kJoiner = 0x200D;
 
 /// Hangul syllables and their parts (Unicode Standard Annex 29, table 2).
 enum class Hangul : std::uint8_t { none, consonant, vowel, final, open, closed };
 
-std::uint8_t search(char32_t code_point) {
+std::uint8_t grapheme_bits(char32_t code_point) {
   const auto after =
       std::upper_bound(kGraphemeStarts.begin(), kGraphemeStarts.end(), (code_point << 7) | 127u);
   return static_cast<std::uint8_t>(*(after - 1) & 127u);
 }
-
-struct BitTable {
-  std::array<std::uint8_t, kTabulated> of{};
-
-  BitTable() {
-    for (char32_t c = 0; c < kTabulated; ++c) of[c] = search(c);
-  }
-};
 
 Hangul hangul(char32_t c) {
   const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
@@ -57,8 +49,8 @@ bool continues_syllable(Hangul before, Hangul next) {
 }  // namespace
 
 GraphemeClass grapheme_class(char32_t code_point) {
-  static const BitTable table;
-  const std::uint8_t bits = code_point < kTabulated ? table.of[code_point] : search(code_point);
+  static const CodePointTable<std::uint8_t> table(grapheme_bits);
+  const std::uint8_t bits = table(code_point);
   return {.extends = (bits & 1) != 0,
           .prepends = (bits & 2) != 0,
           .control = (bits & 4) != 0,

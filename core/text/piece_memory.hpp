@@ -21,6 +21,9 @@ struct StringHash {
 template <class Value>
 using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_to<>>;
 
+/// Longest word that is remembered, in bytes: longer ones are rare.
+inline constexpr std::size_t kLongestRememberedWord = 48;
+
 /// Ids of short pieces that an encoder has seen, so that it does not encode them again.
 class PieceMemory {
  public:

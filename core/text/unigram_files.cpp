@@ -153,7 +153,7 @@ class UnigramBuilder : public VocabularyBuilder<UnigramDefinition> {
   }
 };
 
-void read_tokenizer_json(const Json& root, UnigramBuilder& builder, TokenRoles& roles) {
+void read_unigram_json(const Json& root, UnigramBuilder& builder, TokenRoles& roles) {
   const std::string& file = builder.file();
   const Json& model = member(root, "model");
   UnigramDefinition& definition = builder.definition;
@@ -202,7 +202,7 @@ UnigramDefinition load_unigram_json(const fs::path& path, const Json& root) {
   UnigramBuilder builder(path.string());
   UnigramDefinition& definition = builder.definition;
   TokenRoles roles;
-  read_tokenizer_json(root, builder, roles);
+  read_unigram_json(root, builder, roles);
   const fs::path directory = path.parent_path();
   const std::string file = (directory / "tokenizer_config.json").string();
   const Json config = read_tokenizer_config(directory);

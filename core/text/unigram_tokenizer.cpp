@@ -21,8 +21,7 @@ namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 constexpr double kUnknownPenalty = 10;               // below the lowest score, as in SentencePiece
-constexpr std::size_t kShortWord = 48;     // bytes; longer words are rare and not remembered
-constexpr std::size_t kShortGrapheme = 6;  // longer ones are mapped by character
+constexpr std::size_t kShortGrapheme = 6;            // longer ones are mapped by character
 
 bool is_graphic(char c) {
   return c > ' ' && c < 0x7F;
@@ -216,7 +215,7 @@ void UnigramTokenizer::encode_words(std::string_view text, PieceMemory& memory,
   std::string word;
   const auto end_word = [&] {
     if (word.empty()) return;
-    if (word.size() > kShortWord) {
+    if (word.size() > kLongestRememberedWord) {
       encode_word(word, ids);
     } else if (!memory.recall(word, ids)) {
       const std::size_t before = ids.size();

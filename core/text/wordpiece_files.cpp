@@ -21,9 +21,9 @@ using namespace token_json;
 constexpr const char* kBertOnly =
     "deltapipe reads WordPiece with BERT's normalizer and pre_tokenizer";
 
-class Builder : public VocabularyBuilder<WordPieceDefinition> {
+class WordPieceBuilder : public VocabularyBuilder<WordPieceDefinition> {
  public:
-  explicit Builder(std::string file) : VocabularyBuilder(std::move(file), kBertOnly) {}
+  explicit WordPieceBuilder(std::string file) : VocabularyBuilder(std::move(file), kBertOnly) {}
 
   /// Adds an entry of added_tokens or added_tokens_decoder.
   void add_added(const std::string& file, const Json& entry, const Json& id) {
@@ -51,7 +51,7 @@ void read_normalizer(const std::string& file, const Json& root, BertNormalizer& 
   normalizer.strip_accents = flag(file, from, "strip_accents", normalizer.lowercase);
 }
 
-void read_tokenizer_json(const Json& root, Builder& builder, TokenRoles& roles) {
+void read_wordpiece_json(const Json& root, WordPieceBuilder& builder, TokenRoles& roles) {
   const std::string& file = builder.file();
   const Json& model = member(root, "model");
   builder.add_vocabulary(member(model, "vocab"));
@@ -77,7 +77,7 @@ void read_tokenizer_json(const Json& root, Builder& builder, TokenRoles& roles) 
   read_post_processor(file, root, kBertOnly, roles);
 }
 
-void read_config(const fs::path& directory, Builder& builder, TokenRoles& roles) {
+void read_config(const fs::path& directory, WordPieceBuilder& builder, TokenRoles& roles) {
   const std::string file = (directory / "tokenizer_config.json").string();
   const Json config = read_tokenizer_config(directory);
   check_tokenizer_class(file, config,
@@ -101,7 +101,8 @@ void read_config(const fs::path& directory, Builder& builder, TokenRoles& roles)
   read_roles(config, roles);
 }
 
-WordPieceDefinition finish(const fs::path& directory, Builder& builder, TokenRoles& roles) {
+WordPieceDefinition finish(const fs::path& directory, WordPieceBuilder& builder,
+                           TokenRoles& roles) {
   read_config(directory, builder, roles);
   builder.check_added_tokens_file(directory);
   builder.definition.unknown = builder.add_required_role(roles.unknown, "unk_token");
@@ -112,9 +113,9 @@ WordPieceDefinition finish(const fs::path& directory, Builder& builder, TokenRol
 }  // namespace
 
 WordPieceDefinition load_wordpiece_json(const fs::path& path, const Json& root) {
-  Builder builder(path.string());
+  WordPieceBuilder builder(path.string());
   TokenRoles roles;
-  read_tokenizer_json(root, builder, roles);
+  read_wordpiece_json(root, builder, roles);
   return finish(path.parent_path(), builder, roles);
 }
 
@@ -122,7 +123,7 @@ WordPieceDefinition load_wordpiece_vocabulary(const fs::path& path) {
   const std::string text = read_text_file(path.string(), file_limit::tokenizer);
   if (const std::size_t place = first_invalid_utf8(text); place < text.size())
     fail(path.string(), "the vocabulary is not UTF-8", fmt::format("byte {}", place), kBertOnly);
-  Builder builder(path.string());
+  WordPieceBuilder builder(path.string());
   for_each_line(text, [&](const std::string& token, std::size_t line) {
     builder.add_token(token, line - 1, line);
   });

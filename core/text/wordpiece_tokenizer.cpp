@@ -9,8 +9,6 @@
 namespace deltapipe {
 namespace {
 
-constexpr std::size_t kShortWord = 48;  // bytes; longer words are rare and not remembered
-
 bool is_first_byte(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
 }
@@ -32,7 +30,7 @@ WordPieceTokenizer::WordPieceTokenizer(WordPieceDefinition definition)
 void WordPieceTokenizer::encode_to(std::string_view text, std::vector<std::int32_t>& ids) const {
   const PieceMemories::Loan memory(memories_);
   const auto encode = [&](std::string_view word) {
-    if (word.size() > kShortWord) return encode_word(word, ids);
+    if (word.size() > kLongestRememberedWord) return encode_word(word, ids);
     if ((*memory).recall(word, ids)) return;
     const std::size_t before = ids.size();
     encode_word(word, ids);

@@ -329,7 +329,7 @@ class LabelledTexts(Texts, support.TestCase):
                 (["data.kind=text"], ["a table is not a text", "labelled_text"]),
                 ([f"data.train=[\"{no_label}\"]"], ["the header has no column 'kind'"]),
                 (["data.labelled.texts=[\"a\",\"b\",\"c\"]"], ["one text or two"]),
-                (["data.labelled.label=first"], ["the label is not one of the model's"]),
+                (["data.labelled.label=first"], ["is also a text"]),
                 (["evaluation.prompts=[\"p.jsonl\"]"], ["requires a language model"]),
                 ([f"data.train=[\"{empty}\"]"], ["empty.csv:3: the label is empty"]),
                 ([f"data.train=[\"{blank}\"]"], ["blank.csv:3: the label is empty"]),

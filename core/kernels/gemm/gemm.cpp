@@ -14,10 +14,6 @@ namespace deltapipe {
 
 namespace {
 
-const char* letter(Transpose op) {
-  return op == Transpose::yes ? "T" : "N";
-}
-
 /// Returns the column of a one-column matrix.
 template <class T>
 auto column_of(const MatrixRef<T>& matrix) {
@@ -34,8 +30,8 @@ void gemm_of(const ExecSpace& exec, Transpose op_a, Transpose op_b, Real alpha,
               [&] { host_blas::gemm(op_a, op_b, alpha, a, b, beta, c); });
     return;
   }
-  const char* letter_a = letter(op_a);
-  const char* letter_b = letter(op_b);
+  const char* letter_a = blas_letter(op_a);
+  const char* letter_b = blas_letter(op_b);
   // Kokkos Kernels 4 treats an untransposed single column as contiguous, whatever its stride.
   const bool one_column = op_a == Transpose::no && op_b == Transpose::no && c.extent(1) == 1;
   if (one_column && (b.stride(0) > 1 || c.stride(0) > 1)) {

@@ -47,10 +47,6 @@ std::int64_t largest_part(int extent, int parts) {
   return std::int64_t{(units + parts - 1) / parts} * kUnit;
 }
 
-const char* letter(Transpose op) {
-  return op == Transpose::yes ? "T" : "N";
-}
-
 template <class T>
 int row_stride(const MatrixRef<T>& matrix) {
   return std::max(1, static_cast<int>(matrix.stride(0)));
@@ -60,9 +56,11 @@ template <class Real>
 void multiply(Transpose op_a, Transpose op_b, int M, int N, int K, Real alpha, const Real* a,
               int lda, const Real* b, int ldb, Real beta, Real* c, int ldc) {
   if constexpr (std::is_same_v<Real, float>)
-    sgemm_(letter(op_b), letter(op_a), &N, &M, &K, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+    sgemm_(blas_letter(op_b), blas_letter(op_a), &N, &M, &K, &alpha, b, &ldb, a, &lda, &beta, c,
+           &ldc);
   else
-    dgemm_(letter(op_b), letter(op_a), &N, &M, &K, &alpha, b, &ldb, a, &lda, &beta, c, &ldc);
+    dgemm_(blas_letter(op_b), blas_letter(op_a), &N, &M, &K, &alpha, b, &ldb, a, &lda, &beta, c,
+           &ldc);
 }
 
 template <class Real>

@@ -14,7 +14,7 @@ namespace deltapipe::onednn {
 
 namespace {
 
-void multiply(const DeltapipeOnednnProduct& product, const Bf16* a, const Bf16* b, float* c) {
+void multiply_bf16(const DeltapipeOnednnProduct& product, const Bf16* a, const Bf16* b, float* c) {
   const char* const problem = module().multiply(&product, a, b, c);
   if (problem == nullptr) return;
   throw UserError(
@@ -55,9 +55,9 @@ void gemm_bf16(Transpose op_a, Transpose op_b, const MatrixRef<const Bf16>& a,
     if (slab.rows == 0 || slab.columns == 0) return;
     const std::size_t row = slab.row, column = slab.column;
     const OneThread one;
-    multiply({slab.rows, slab.columns, K, row_a, row_b, row_c, turns_a, turns_b, beta == 1},
-             a.data() + (turns_a ? row : row * row_a),
-             b.data() + (turns_b ? column * row_b : column), c.data() + row * row_c + column);
+    multiply_bf16({slab.rows, slab.columns, K, row_a, row_b, row_c, turns_a, turns_b, beta == 1},
+                  a.data() + (turns_a ? row : row * row_a),
+                  b.data() + (turns_b ? column * row_b : column), c.data() + row * row_c + column);
   });
 }
 

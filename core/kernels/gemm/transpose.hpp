@@ -6,4 +6,9 @@ namespace deltapipe {
 
 enum class Transpose { no, yes };
 
+/// Returns BLAS' name of the operation.
+inline const char* blas_letter(Transpose op) {
+  return op == Transpose::yes ? "T" : "N";
+}
+
 }  // namespace deltapipe

@@ -414,6 +414,8 @@ TEST_CASE("wrong types, values and ranges are refused where they stand") {
        {},
        {"d.toml:2:9: training.steps has the wrong type (got \"ten\")", "use integer, at least 0"}},
       {"[training]\nsteps = 1.5\n", {}, {"wrong type (got 1.5)"}},
+      {"[training]\nsteps = 8.0\n", {}, {"wrong type (got 8.0)"}},
+      {"[training]\nsteps = 0.7\n", {}, {"wrong type (got 0.7)"}},
       {"[training]\nsteps = -1\n", {}, {"out of range (got -1)", "at least 0"}},
       {"[training]\nepochs = nan\n", {}, {"training.epochs is out of range (got nan)"}},
       {"[training]\nepochs = inf\n", {}, {"out of range (got inf)"}},

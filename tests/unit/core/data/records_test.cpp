@@ -73,6 +73,19 @@ TEST_CASE("Records of CSV are those of RFC 4180", "[data][records]") {
   CHECK(table.read(csv, "id\n\"1\"\n", {"id"}).records == std::vector<Record>{{2, {"1"}}});
 }
 
+TEST_CASE("A byte-order mark is no part of the first field", "[data][records]") {
+  Table table;
+  const std::string mark = "\xef\xbb\xbf";
+  const std::vector<Record> expected = {{1, {"pos"}}, {2, {"pos"}}};
+  for (const DataFormat format : {csv, tsv})
+    CHECK(table.read(format, mark + "pos\npos\n", {"1"}, BadLines::error, false).records ==
+          expected);
+  CHECK(table.read(csv, mark + "\"text\",\"kind\"\n\"a\",\"b\"\n", {"text"}).records ==
+        std::vector<Record>{{2, {"a"}}});
+  CHECK(table.read(jsonl, mark + "{\"t\": \"a\"}\n", {"t"}).records ==
+        std::vector<Record>{{1, {"a"}}});
+}
+
 TEST_CASE("Records of TSV have no quotes", "[data][records]") {
   Table table;
   const Read read = table.read(tsv, "a\tb\r\n\"x\t\"y\"\r\n\n\t2\n", {"b", "a"});
