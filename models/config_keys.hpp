@@ -104,7 +104,7 @@ template <class Config>
 void check_field(const std::string& file, const RealField<Config>& field, const Config& config) {
   const double value = config.*field.value;
   require_value(field.holds(value), file, fmt::format("'{}' must be {}", field.key, field.rule),
-                std::to_string(value));
+                fmt::format("{}", value));
 }
 
 /// Returns an id, or null, in the format of transformers.

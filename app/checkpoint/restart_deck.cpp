@@ -100,8 +100,8 @@ void check_length(const Settings& settings, const Settings& former,
     refuse_change(marker, "training.steps", std::to_string(former.training.steps),
                   std::to_string(settings.training.steps), why);
   if (settings.training.epochs != former.training.epochs)
-    refuse_change(marker, "training.epochs", std::to_string(former.training.epochs),
-                  std::to_string(settings.training.epochs), why);
+    refuse_change(marker, "training.epochs", fmt::format("{}", former.training.epochs),
+                  fmt::format("{}", settings.training.epochs), why);
 }
 
 void check_batch(const Settings& settings, const Settings& former, const CheckpointMarker& marker) {

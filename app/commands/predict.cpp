@@ -55,10 +55,13 @@ Settings with_files_to_predict(const Settings& settings) {
 
 /// Prints the samples by label and prediction, for as many classes as a terminal shows.
 void print_confusion(const PredictionsFile& file, const std::vector<std::string>& classes) {
-  constexpr std::size_t kMostShown = 12, kWidth = 8;
+  constexpr std::size_t kMostShown = 12, kWidth = 12;
   const std::vector<std::uint64_t>& counts = file.confusion();
   if (file.labelled() == 0 || counts.empty() || classes.size() > kMostShown) return;
-  const auto cell = [](const std::string& text) { return printable(text, kWidth - 1); };
+  const auto cell = [](const std::string& text) {
+    constexpr std::size_t kMost = kWidth - 2, kDots = 3;
+    return printable(text, text.size() > kMost ? kMost - kDots : kMost);
+  };
   std::printf("label (rows) and prediction\n%*s", static_cast<int>(kWidth), "");
   for (const std::string& name : classes)
     std::printf("%*s", static_cast<int>(kWidth), cell(name).c_str());

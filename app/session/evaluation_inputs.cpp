@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "app/session/evaluation_inputs.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "app/output/progress_display.hpp"
@@ -13,6 +15,15 @@
 namespace deltapipe {
 
 namespace {
+
+/// Refuses to evaluate layers that only a training would make.
+void require_trained(const ModelPlan& plan, const std::string& path) {
+  if (path.empty() || plan.model->fresh().empty()) return;
+  throw UserError({.what = "the weights of the model lack parameters of its classifier",
+                   .value = fmt::format("{} in {}", *plan.model->fresh().begin(), path),
+                   .remedy = "train it, and name the saved model in model.path",
+                   .keys = {"model.path"}});
+}
 
 /// Returns the data; the model of `plan` has been read.
 DataSplit read_data(const Settings& settings, const ModelPlan& plan, const ProcessGrid& grid,
@@ -43,6 +54,7 @@ EvaluationInputs open_evaluation(const Settings& settings, const ProcessGrid& gr
   check_precision(settings);
   require(find_input_files(settings, input_use(grid)));
   ModelPlan plan = plan_model(settings);
+  require_trained(plan, settings.model.path);
   DataSplit data = read_data(settings, plan, grid, progress);
   Stages stages = make_stages(settings, plan, grid, false, settings.training.precision);
   return {std::move(plan), std::move(data), std::move(stages)};

@@ -238,11 +238,14 @@ std::vector<std::string> labels_of_files(const DataSettings& settings) {
         [&](const std::string& label) { found.insert(label); });
   }
   std::vector<std::string> labels(found.begin(), found.end());
+  if (settings.train.empty())
+    throw UserError({.what =
+                         "the model has no classifier, and there are no training files that name "
+                         "the labels of a new one",
+                     .remedy = "train it, and name the saved model in model.path",
+                     .keys = {"model.path", "data.train"}});
   if (labels.size() < 2)
-    throw UserError({.what = settings.train.empty()
-                                 ? "the model has no classifier, and there are no training files "
-                                   "that name the labels of a new one"
-                                 : "the training files have fewer than two labels",
+    throw UserError({.what = "the training files have fewer than two labels",
                      .value = labels.empty() ? "none" : printable(labels.front(), 60),
                      .remedy = "name the field of the labels in data.labelled.label",
                      .keys = {"data.labelled.label", "data.train"}});

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "models/bert/bert_config.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "core/base/error.hpp"
@@ -40,7 +42,7 @@ BertConfig BertConfig::read(const ConfigFile& file) {
     keys.real("classifier_dropout", config.classifier_dropout);
     require_value(config.classifier_dropout >= 0, file.path,
                   "'classifier_dropout' must be a probability from 0 to below 1",
-                  std::to_string(config.classifier_dropout));
+                  fmt::format("{}", config.classifier_dropout));
   }
   config.check(file.path);
   return config;
@@ -50,7 +52,7 @@ void BertConfig::check(const std::string& file) const {
   check_encoder(file);
   for (const auto& field : kBertIntegers) check_field(file, field, *this);
   require_value(classifier_dropout < 1, file, "'classifier_dropout' must be below 1",
-                std::to_string(classifier_dropout));
+                fmt::format("{}", classifier_dropout));
 }
 
 std::vector<std::string> BertConfig::facts() const {

@@ -112,7 +112,7 @@ DebertaConfig DebertaConfig::read(const ConfigFile& file) {
     keys.real("cls_dropout", config.classifier_dropout);
     require_value(config.classifier_dropout >= 0, file.path,
                   "'cls_dropout' must be a probability from 0 to below 1",
-                  std::to_string(config.classifier_dropout));
+                  fmt::format("{}", config.classifier_dropout));
   }
   config.check(file.path);
   return config;
@@ -136,7 +136,7 @@ void DebertaConfig::check(const std::string& file) const {
                 file, "'conv_kernel_size' must be 0 or odd and below 64",
                 std::to_string(convolution_width));
   require_value(classifier_dropout < 1, file, "'cls_dropout' must be below 1",
-                std::to_string(classifier_dropout));
+                fmt::format("{}", classifier_dropout));
 }
 
 std::vector<std::string> DebertaConfig::facts() const {
