@@ -283,7 +283,7 @@ class LabelledTexts(Texts, support.TestCase):
         output = self.output("new-head")
         for overrides in ([], [f"data.predict={json.dumps([str(self.validation)])}"]):
             wrong = ["predict", self.deck_file(deck), f"output.directory={output}", *overrides]
-            self.assert_stops(support.run(wrong), "classifier", "train it")
+            self.assert_stops(support.run(wrong, 2), "classifier", "train it")
         made = self.succeed(["train", self.deck_file(deck), f"output.directory={output}"], 2)
         for part in ("no pooler", "no classifier"):
             self.assertIn(f"{part}: a new one is trained", made.err)
