@@ -23,10 +23,7 @@ std::string toml_of(const toml::node& node) {
     return text.empty() ? "[]" : text + " ]";
   }
   // toml++ writes 17 digits.
-  if (const auto* const number = node.as_floating_point()) {
-    const std::string text = format_number(number->get());
-    return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
-  }
+  if (const auto* const number = node.as_floating_point()) return format_real(number->get());
   std::ostringstream text;
   node.visit([&](const auto& value) {
     text << toml::toml_formatter{value, toml::format_flags::quote_dates_and_times};

@@ -28,12 +28,6 @@ std::string list_text(const Values& values, Format format) {
   return text + "]";
 }
 
-std::string real_text(double value) {
-  const std::string text = format_number(value);
-  const bool is_float = text.find_first_of(".e") != std::string::npos;
-  return is_float ? text : text + ".0";
-}
-
 /// A plain number or a quoted one with its unit.
 std::string quantity_text(double value, std::span<const Unit> units) {
   const std::string text = format_quantity(value, units);
@@ -49,9 +43,9 @@ struct Write {
   std::string operator()(const IntegerList& list) const {
     return list_text(*list.value, [](int value) { return std::to_string(value); });
   }
-  std::string operator()(const Real& real) const { return real_text(*real.value); }
+  std::string operator()(const Real& real) const { return format_real(*real.value); }
   std::string operator()(const RealList& list) const {
-    return list_text(*list.value, [](double value) { return real_text(value); });
+    return list_text(*list.value, [](double value) { return format_real(value); });
   }
   std::string operator()(const Text& text) const { return toml_text(*text.value); }
   std::string operator()(const TextList& list) const {

@@ -79,6 +79,12 @@ std::string format_number(double value) {
   return {buffer.data(), end};
 }
 
+std::string format_real(double value) {
+  const std::string text = format_number(value);
+  const bool is_integer = text.find_first_not_of("-0123456789") == std::string::npos;
+  return is_integer ? text + ".0" : text;
+}
+
 std::optional<double> parse_quantity(std::string_view text, std::span<const Unit> units) {
   text = without_leading_spaces(text);
   double number = 0;

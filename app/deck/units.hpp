@@ -26,6 +26,8 @@ std::span<const Unit> long_duration_units();  ///< base: second; up to days
 
 /// The shortest text that reads back to the same finite double.
 std::string format_number(double value);
+/// The same in TOML, where a number without a point or an exponent is an integer.
+std::string format_real(double value);
 
 /// "NUMBER UNIT" with or without the space, in base units; a number alone is in base units. Empty
 /// for anything else, negative and non-finite values included.
