@@ -59,6 +59,11 @@ Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokeniz
 }
 
 std::vector<std::string> class_names(const DataSettings& data) {
+  if (data.kind != DataKind::text && data.train.empty())
+    throw UserError({.what = "the model has no classifier, and there are no training files that "
+                             "name the classes of a new one",
+                     .remedy = "train it, and name the saved model in model.path",
+                     .keys = {"model.path", "data.train"}});
   switch (data.kind) {
     case DataKind::text:
       return {};

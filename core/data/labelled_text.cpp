@@ -238,12 +238,6 @@ std::vector<std::string> labels_of_files(const DataSettings& settings) {
         [&](const std::string& label) { found.insert(label); });
   }
   std::vector<std::string> labels(found.begin(), found.end());
-  if (settings.train.empty())
-    throw UserError({.what =
-                         "the model has no classifier, and there are no training files that name "
-                         "the labels of a new one",
-                     .remedy = "train it, and name the saved model in model.path",
-                     .keys = {"model.path", "data.train"}});
   if (labels.size() < 2)
     throw UserError({.what = "the training files have fewer than two labels",
                      .value = labels.empty() ? "none" : printable(labels.front(), 60),

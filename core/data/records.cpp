@@ -243,10 +243,7 @@ std::uint64_t for_each_record(
     }
     if (chosen) take(std::move(*chosen), line);
   };
-  const auto read = [&](const std::string& whole, std::size_t line) {
-    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-    const bool has_mark = line == 1 && whole.starts_with(kByteOrderMark);
-    const std::string text = has_mark ? whole.substr(kByteOrderMark.size()) : whole;
+  const auto read = [&](const std::string& text, std::size_t line) {
     ++lines;
     if (fields.format == DataFormat::csv) {
       bool complete = false;
@@ -269,7 +266,14 @@ std::uint64_t for_each_record(
     }
     if (values) take(std::move(*values), line);
   };
-  read_text_lines(file, read, [&](const UserError& error) {
+  const auto read_after_mark = [&](const std::string& text, std::size_t line) {
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    if (line == 1 && text.starts_with(kByteOrderMark))
+      read(text.substr(kByteOrderMark.size()), line);
+    else
+      read(text, line);
+  };
+  read_text_lines(file, read_after_mark, [&](const UserError& error) {
     ++lines;
     refuse(error);
   });
