@@ -66,6 +66,14 @@ void EncoderConfig::put_encoder(Json& json) const {
   put_class_names(json, classes);
 }
 
+void read_classifier_dropout(const ConfigKeys& keys, const std::string& file, const char* key,
+                             double& dropout) {
+  if (keys.find(key) == nullptr) return;
+  keys.real(key, dropout);
+  require_value(dropout >= 0, file, fmt::format("'{}' must be {}", key, kProbability),
+                fmt::format("{}", dropout));
+}
+
 double encoder_block_cost(const EncoderConfig& config, int tokens) {
   const double C = config.channels, F = config.hidden, T = tokens;
   // A multiply-add counts as two operations, and the backward pass as two forward passes.

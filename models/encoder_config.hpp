@@ -35,6 +35,11 @@ struct EncoderConfig {
   void put_encoder(Json& json) const;
 };
 
+/// Reads the dropout before a classifier, if the file has one; `file` appears in messages. Throws
+/// UserError for negative values, which stand for the dropout of the layers in a configuration.
+void read_classifier_dropout(const ConfigKeys& keys, const std::string& file, const char* key,
+                             double& dropout);
+
 /// Returns the operations of one block for a sample of `tokens` rows, forward and backward.
 double encoder_block_cost(const EncoderConfig& config, int tokens);
 

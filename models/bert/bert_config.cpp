@@ -38,12 +38,7 @@ BertConfig BertConfig::read(const ConfigFile& file) {
   BertConfig config;
   config.read_encoder(keys);
   for (const auto& field : kBertIntegers) read_field(keys, field, config);
-  if (keys.find("classifier_dropout") != nullptr) {
-    keys.real("classifier_dropout", config.classifier_dropout);
-    require_value(config.classifier_dropout >= 0, file.path,
-                  "'classifier_dropout' must be a probability from 0 to below 1",
-                  fmt::format("{}", config.classifier_dropout));
-  }
+  read_classifier_dropout(keys, file.path, "classifier_dropout", config.classifier_dropout);
   config.check(file.path);
   return config;
 }

@@ -108,12 +108,7 @@ DebertaConfig DebertaConfig::read(const ConfigFile& file) {
     read_activation(keys, "conv_act", config.convolution_activation);
   }
   read_activation(keys, "pooler_hidden_act", config.pooler_activation);
-  if (keys.find("cls_dropout") != nullptr) {
-    keys.real("cls_dropout", config.classifier_dropout);
-    require_value(config.classifier_dropout >= 0, file.path,
-                  "'cls_dropout' must be a probability from 0 to below 1",
-                  fmt::format("{}", config.classifier_dropout));
-  }
+  read_classifier_dropout(keys, file.path, "cls_dropout", config.classifier_dropout);
   config.check(file.path);
   return config;
 }
