@@ -142,8 +142,7 @@ class RunFile::State {
     if (warn_ && !kokkos.empty() && kokkos != attributes.kokkos)
       warn_(
           fmt::format("the run so far was computed with {}, it continues with {}: results may "
-                      "differ by rounding "
-                      "from those of a run without a break",
+                      "differ by rounding from those of a run without a break",
                       printable(kokkos), attributes.kokkos));
     const std::uint64_t evaluations = former.evaluations_until(step);
     take_lists(former, continuation);

@@ -18,10 +18,6 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(deltapipe_options INTERFACE -Wno-restrict)  # false positives, PR 105651
 endif()
-if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # Sources of a unity build are included files, whose classes GCC expects in several units.
-  target_compile_options(deltapipe_options INTERFACE -Wno-subobject-linkage)
-endif()
 if(DELTAPIPE_WERROR AND NOT DELTAPIPE_SANITIZE)  # instrumented code draws false warnings
   target_compile_options(deltapipe_options INTERFACE -Werror)
 endif()

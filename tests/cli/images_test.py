@@ -61,6 +61,18 @@ def write_png(path, image):
                      + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
+def json_of_transformers(test, program, *arguments):
+    """What a program for a Python with transformers prints as its last line; without such a Python,
+    the test is skipped."""
+    python = python_with_transformers()
+    if python is None:
+        test.skipTest("no python3 here has transformers, PyTorch and h5py")
+    made = subprocess.run([python, "-c", program, *arguments],
+                          capture_output=True, text=True, check=False)
+    test.assertEqual(made.returncode, 0, made.stderr)
+    return json.loads(made.stdout.splitlines()[-1])
+
+
 class Images(support.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -85,9 +97,6 @@ class Images(support.TestCase):
 
     def check_probabilities(self, architecture, model, images, probabilities, rtol, atol):
         """Those that transformers computes from the saved model, which it loads without remarks."""
-        python = python_with_transformers()
-        if python is None:
-            self.skipTest("no python3 here has transformers, PyTorch and h5py")
         program = """
 import json, sys, numpy, torch, transformers
 model, info = getattr(transformers, sys.argv[1]).from_pretrained(
@@ -99,12 +108,9 @@ with torch.no_grad():
 print(json.dumps(logits.softmax(-1).tolist()))
 """
         np.save(self.place / "images.npy", images)
-        made = subprocess.run(
-            [python, "-c", program, architecture, model, self.place / "images.npy"],
-            capture_output=True, text=True, check=False)
-        self.assertEqual(made.returncode, 0, made.stderr)
-        np.testing.assert_allclose(probabilities, json.loads(made.stdout.splitlines()[-1]),
-                                   rtol=rtol, atol=atol)
+        expected = json_of_transformers(self, program, architecture, model,
+                                        self.place / "images.npy")
+        np.testing.assert_allclose(probabilities, expected, rtol=rtol, atol=atol)
 
     def test_preprocessor(self):
         def written(name, *overrides):
@@ -421,9 +427,6 @@ class Directories(support.TestCase):
         np.testing.assert_array_equal(results[0][1][order], results[1][1])
 
     def test_image_processors_of_transformers_prepare_the_same_pixels(self):
-        python = python_with_transformers()
-        if python is None:
-            self.skipTest("no python3 here has transformers, PyTorch and h5py")
         # Even numbers of rows and columns are cut: for odd ones, their centre is another pixel.
         sizes = {"crop": [(2 * SIDE, 2 * SIDE + 4), (2 * SIDE + 8, 2 * SIDE)],
                  "stretch": [(2 * SIDE + 3, SIDE + 1), (SIDE, 3 * SIDE), (SIDE - 3, SIDE - 2)]}
@@ -452,11 +455,9 @@ with torch.no_grad():
     print(json.dumps([model(**processor(images=Image.open(path), return_tensors="pt"))
                       .logits.softmax(-1)[0].tolist() for path in sys.argv[2:]]))
 """
-            made = subprocess.run([python, "-c", program, model, *(photos / name for name in names)],
-                                  capture_output=True, text=True, check=False)
-            self.assertEqual(made.returncode, 0, made.stderr)
-            np.testing.assert_allclose(probabilities, json.loads(made.stdout.splitlines()[-1]),
-                                       rtol=0, atol=2e-6)
+            expected = json_of_transformers(self, program, model,
+                                            *(photos / name for name in names))
+            np.testing.assert_allclose(probabilities, expected, rtol=0, atol=2e-6)
 
     def test_classes_and_files_have_names(self):
         self.train(self.deck(training={"steps": 300}, pipeline={"stages": 3},
