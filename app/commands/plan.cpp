@@ -82,7 +82,7 @@ struct PlannedRun {
     settings.forward = codec.forward;
     settings.backward = codec.backward;
     settings.forward_rate = settings.backward_rate = RateSettings();
-    settings.move_memories = MovedBy::nothing;
+    settings.move_memories = false;
     return settings;
   }
 };

@@ -30,9 +30,8 @@ PipelineOptions pipeline_options(const Settings& settings) {
   options.backward_rate = settings.backward_rate;
   options.evaluation = settings.evaluation;
   options.cache = settings.cache;
-  if (settings.data.kind == DataKind::images)
-    options.moves = {settings.move_memories, settings.data.images.padding,
-                     settings.data.images.flip};
+  if (settings.move_memories && settings.data.kind == DataKind::images)
+    options.moves = {settings.data.images.padding, settings.data.images.flip};
   options.cache.directory = cache_directory(settings);
   options.generations = cache_generations(settings);
   options.network = settings.network;

@@ -127,8 +127,8 @@ struct Settings {
   CodecSettings forward;   ///< [boundary.forward]
   CodecSettings backward;  ///< [boundary.backward]
   RateSettings forward_rate, backward_rate;
-  double auto_error = kRecommendedError;     ///< [boundary]: what codec = "auto" holds
-  MovedBy move_memories = MovedBy::nothing;  ///< [boundary]
+  double auto_error = kRecommendedError;  ///< [boundary]: what codec = "auto" holds
+  bool move_memories = false;             ///< [boundary]
   EvaluationSettings evaluation;
   CacheSettings cache;
   NetworkSettings network;

@@ -86,9 +86,7 @@ bool is_error_idle(const Settings& settings) {
 /// Returns the settings that boundary.move_memories lacks; empty: it has an effect.
 std::string missing_for_moves(const Settings& settings) {
   if (settings.data.kind != DataKind::images) return "data.kind = \"images\"";
-  if (!pipeline_options(settings).moves.has_any())
-    return settings.move_memories == MovedBy::crops ? "data.images.padding"
-                                                    : "data.images.padding or data.images.flip";
+  if (settings.data.images.padding == 0) return "data.images.padding";
   if (!has_memory_of_samples(settings.forward) && !has_memory_of_samples(settings.backward))
     return "boundary.forward.codec = \"aqsgd\" or \"aqsgd_topk\", or feedback.kind with "
            "feedback.of = \"sample\"";
@@ -187,7 +185,7 @@ std::vector<std::string> warnings_without_effect(const Settings& settings) {
                                settings.network, direction),
                  warnings);
   }
-  if (settings.move_memories != MovedBy::nothing)
+  if (settings.move_memories)
     if (const std::string missing = missing_for_moves(settings); !missing.empty())
       warnings.push_back("boundary.move_memories has no effect: it requires " + missing);
   if (settings.evaluation.changes != EvaluationSettings().changes) {

@@ -223,15 +223,9 @@ std::vector<RowView> PipelineStage::views(std::span<const std::uint64_t> ids,
                                           const RowGrid& grid) const {
   std::vector<RowView> views;
   if (!moves_.has_any() || !grid.has_places() || !step_.training) return views;
-  for (const std::uint64_t id : ids) {
-    const ImageView view = draw_view(step_.seed, static_cast<std::uint64_t>(step_.epoch), id,
-                                     moves_.padding, moves_.flips);
-    // Without flips the memory's frame turns with the image, and crops of it go the other way.
-    if (moves_.by == MovedBy::crops && view.flipped)
-      views.push_back(row_view(grid, view.dy, -view.dx, false));
-    else
-      views.push_back(row_view(grid, view.dy, view.dx, view.flipped));
-  }
+  const auto epoch = static_cast<std::uint64_t>(step_.epoch);
+  for (const std::uint64_t id : ids)
+    views.push_back(row_view(grid, draw_view(step_.seed, epoch, id, moves_.padding, moves_.flips)));
   return views;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -63,20 +62,12 @@ struct RateSettings {
   bool operator==(const RateSettings&) const = default;
 };
 
-/// Parts of an image's view that move the memories of its sample.
-enum class MovedBy { nothing, crops, crops_and_flips };
-/// Names of MovedBy in decks, in its order.
-inline constexpr std::array<const char*, 3> kMovedByNames = {"none", "crops", "crops_and_flips"};
-
-/// Moves of memories by the views that training draws of images (ImageSettings).
+/// Moves of memories by the crops of the views that training draws of images (ImageSettings).
 struct MemoryMoves {
-  MovedBy by = MovedBy::nothing;
-  int padding = 0;     ///< pixels
+  int padding = 0;     ///< pixels; 0: memories stay
   bool flips = false;  ///< half of the views are flipped
 
-  bool has_any() const {
-    return (by != MovedBy::nothing && padding > 0) || (by == MovedBy::crops_and_flips && flips);
-  }
+  bool has_any() const { return padding > 0; }
   bool operator==(const MemoryMoves&) const = default;
 };
 

@@ -5,11 +5,11 @@
 
 namespace deltapipe {
 
-RowView row_view(const RowGrid& grid, int dy, int dx, bool flipped) {
+RowView row_view(const RowGrid& grid, int dy, int dx) {
   const auto places = [&](int pixels) {
     return static_cast<int>(std::lround(static_cast<double>(pixels) / grid.stride));
   };
-  return {places(dy), places(dx), flipped};
+  return {places(dy), places(dx)};
 }
 
 }  // namespace deltapipe

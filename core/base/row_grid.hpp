@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Places of a sample's rows in its image, and how crops and flips move them.
+// Places of a sample's rows in its image, and how crops move them.
 #pragma once
 
 #include "core/base/parallel/kokkos_compat.hpp"
@@ -24,16 +24,15 @@ struct RowGrid {
 };
 
 /// The part of an image that a visit sees, in places of a grid: place (y, x) of the view is place
-/// (y + dy, x + dx) of the image or, if `flipped`, (y + dy, width - 1 - x + dx).
+/// (y + dy, x + dx) of the image.
 struct RowView {
   int dy = 0, dx = 0;
-  bool flipped = false;
 
   bool operator==(const RowView&) const = default;
 };
 
 /// Returns the view in places of `grid` for a crop by dy and dx pixels, to the nearest place.
-RowView row_view(const RowGrid& grid, int dy, int dx, bool flipped);
+RowView row_view(const RowGrid& grid, int dy, int dx);
 
 /// Stand-in for a place that is outside of the grid: no row, or the row of the nearest place.
 enum class OutsideGrid { no_row, nearest };
@@ -51,16 +50,15 @@ KOKKOS_INLINE_FUNCTION int row_in_image(const RowGrid& grid, const RowView& view
                                         OutsideGrid outside = OutsideGrid::no_row) {
   if (row < grid.leading) return row;
   const int y = (row - grid.leading) / grid.width, x = (row - grid.leading) % grid.width;
-  return row_at(grid, y + view.dy, (view.flipped ? grid.width - 1 - x : x) + view.dx, outside);
+  return row_at(grid, y + view.dy, x + view.dx, outside);
 }
 
 /// Returns the view's row at row `row` of the image: the inverse of row_in_image().
 KOKKOS_INLINE_FUNCTION int row_in_view(const RowGrid& grid, const RowView& view, int row,
                                        OutsideGrid outside = OutsideGrid::no_row) {
   if (row < grid.leading) return row;
-  const int y = (row - grid.leading) / grid.width;
-  const int x = (row - grid.leading) % grid.width - view.dx;
-  return row_at(grid, y - view.dy, view.flipped ? grid.width - 1 - x : x, outside);
+  const int y = (row - grid.leading) / grid.width, x = (row - grid.leading) % grid.width;
+  return row_at(grid, y - view.dy, x - view.dx, outside);
 }
 
 }  // namespace deltapipe

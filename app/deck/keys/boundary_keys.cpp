@@ -138,10 +138,9 @@ void add_boundaries(std::vector<Key>& keys, Draft& draft) {
   add("error", Real{&s.auto_error, 0.001, 0.5},
       "Relative RMS error of activations that codec = \"auto\" holds. Gradients have " +
           format_number(recommended_error(Direction::backward, 1)) + " times as much.");
-  add("move_memories", choice(s.move_memories, kMovedByNames),
+  add("move_memories", Flag{&s.move_memories},
       "Moves the memories of a sample by the crop of its image at each visit "
-      "(data.images.padding), "
-      "or also by its flip (data.images.flip). none leaves them unchanged, as in the papers.");
+      "(data.images.padding). false leaves them unchanged, as in the papers.");
   add_boundary(keys, s.forward, s.forward_rate, draft.forward_is_auto, Direction::forward);
   add_boundary(keys, s.backward, s.backward_rate, draft.backward_is_auto, Direction::backward);
 }

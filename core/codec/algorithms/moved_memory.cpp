@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Memories that move with the views of augmented images. A crop or a flip moves what a row of
-// activations shows, so that a sample's record, as its last visit left it, belongs to other rows.
+// Memories that move with the views of augmented images. A crop moves what a row of activations
+// shows, so that a sample's record, as its last visit left it, belongs to other rows.
 // Both ends know the view of every visit. They keep the record in the frame of the whole image; the
 // codec inside works on the rows that the view sees:
 //
@@ -127,7 +127,7 @@ class MovedMemoryCodec final : public Codec {
   std::uint32_t state_hash(const Crossing& crossing) const override {
     std::uint64_t hash = main_->state_hash(crossing);
     for (const RowView& view : crossing.views)
-      for (const int value : {view.dy, view.dx, view.flipped ? 1 : 0})
+      for (const int value : {view.dy, view.dx})
         hash = chained(hash, static_cast<std::uint64_t>(value));
     return folded(hash);
   }

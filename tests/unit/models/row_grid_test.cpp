@@ -90,7 +90,7 @@ TEST_CASE("Rows of a residual network move with its images", "[models][resnet][r
   for (const auto& [y, x] : {std::pair{1, 0}, std::pair{0, -1}, std::pair{-1, 1}}) {
     // Crops by whole strides, which leave the pixels away from the borders.
     const std::vector<float> seen = rows.of(cropped_image(y * grid.stride, x * grid.stride));
-    const RowView view = row_view(grid, y * grid.stride, x * grid.stride, false);
+    const RowView view = row_view(grid, y * grid.stride, x * grid.stride);
     for (int row = 0; row < grid.rows(); ++row) {
       const int from = row_in_image(grid, view, row);
       for (int c = 0; c < channels; ++c) {

@@ -103,15 +103,14 @@ struct Found {
 Found find(const RowGrid& grid, const RowView& view, int row) {
   if (row < grid.leading) return {row, true};
   const int y = (row - grid.leading) / grid.width + view.dy;
-  const int column = (row - grid.leading) % grid.width;
-  const int x = (view.flipped ? grid.width - 1 - column : column) + view.dx;
+  const int x = (row - grid.leading) % grid.width + view.dx;
   const int near_y = std::clamp(y, 0, grid.height - 1), near_x = std::clamp(x, 0, grid.width - 1);
   return {grid.leading + near_y * grid.width + near_x, near_y == y && near_x == x};
 }
 
 /// Returns the view that shows the image to a view, where they overlap.
 RowView inverse_of(const RowView& view) {
-  return {-view.dy, view.flipped ? view.dx : -view.dx, view.flipped};
+  return {-view.dy, -view.dx};
 }
 
 /// Records in the image's frame that the test moves on the host by the formula. Outside of the
@@ -161,13 +160,13 @@ void put(const DeviceBytes& pool, std::uint64_t id, const Bytes& record) {
   Kokkos::deep_copy(pool, host);
 }
 
-/// Returns crops, flips, both, neither, and a view wholly outside of the image.
+/// Returns crops, none, and a view wholly outside of the image.
 RowView view_of(const RowGrid& grid, std::uint64_t id, int step) {
   std::mt19937 random(static_cast<unsigned>(17 * step + static_cast<int>(id)));
-  if ((step + static_cast<int>(id)) % 7 == 6) return {grid.height, 0, false};
+  if ((step + static_cast<int>(id)) % 7 == 6) return {grid.height, 0};
   const auto offset = [&] { return static_cast<int>(random() % 5) - 2; };
   const int dy = offset(), dx = offset();
-  return {dy, dx, random() % 2 == 0};
+  return {dy, dx};
 }
 
 Floats noise(std::size_t count, int seed) {
@@ -251,24 +250,23 @@ TEST_CASE("rows of a memory that a view does not see are unchanged", "[codec][mo
     const auto first = record.begin() + (y * kPixels.width + x) * kChannels;
     return Floats(first, first + kChannels);
   };
-  const Floats first = cross({1, 2, false}, 1);
+  const Floats first = cross({1, 2}, 1);
   for (int y = 0; y < 4; ++y)
     for (int x = 0; x < 6; ++x)
       CHECK(row(first, y, x) == row(first, std::max(y, 1), std::max(x, 2)));
   CHECK(row(first, 1, 2) != row(first, 1, 3));
-  const Floats second = cross({-1, -2, false}, 2);
+  const Floats second = cross({-1, -2}, 2);
   for (int y = 0; y < 4; ++y)
     for (int x = 0; x < 6; ++x) {
       CAPTURE(y, x);
       const bool is_seen = y < 3 && x < 4;
       CHECK((row(second, y, x) == row(first, y, x)) == !is_seen);
     }
-  CHECK(cross({4, 0, false}, 3) == second);  // wholly outside
-  CHECK(cross({0, -6, true}, 4) == second);
+  CHECK(cross({4, 0}, 3) == second);  // wholly outside
+  CHECK(cross({0, -6}, 4) == second);
 }
 
-TEST_CASE("an unchanging image has no changes under crops and flips if memories move",
-          "[codec][moved]") {
+TEST_CASE("an unchanging image has no changes under crops if memories move", "[codec][moved]") {
   const auto kind = GENERATE(CodecKind::aqsgd, CodecKind::aqsgd_topk);
   CodecSettings settings = settings_of(kind);
   settings.first_visit = FirstVisit::fp32;
@@ -293,7 +291,7 @@ TEST_CASE("an unchanging image has no changes under crops and flips if memories 
       const Floats x = seen_by(view);
       const Floats y = link.cross({0}, full(kPixels, 1), x);
       for (std::size_t i = 0; moves && i < x.size(); ++i) {
-        CAPTURE(step, view.dy, view.dx, view.flipped, i);
+        CAPTURE(step, view.dy, view.dx, i);
         REQUIRE(y[i] == x[i]);
       }
     }
@@ -319,9 +317,9 @@ TEST_CASE("ends with other moves refuse each other's messages", "[codec][moved]"
   crossing.sample_ids = {0};
   crossing.tokens = full(kPixels, 1);
   crossing.visits = {1};
-  crossing.views = {{0, 1, false}};
+  crossing.views = {{0, 1}};
   const std::uint32_t hash = moved->state_hash(crossing);
-  for (const RowView& view : {RowView{1, 1, false}, RowView{0, 1, true}, RowView{0, 0, false}}) {
+  for (const RowView& view : {RowView{1, 1}, RowView{0, 0}, RowView{0, -1}}) {
     crossing.views = {view};
     CHECK(moved->state_hash(crossing) != hash);
   }

@@ -194,11 +194,12 @@ TEST_CASE("Training sees crops and flips, evaluations the image", "[data][images
               (inside ? plain[static_cast<std::size_t>(4 * from_y + from_x)] : 0));
       }
     const RowGrid grid = {.height = 3, .width = 4, .stride = 1};
-    const RowView rows = row_view(grid, view.dy, view.dx, view.flipped);
+    const RowView rows = row_view(grid, view);
     for (int row = 0; row < grid.rows(); ++row) {
-      const int from = row_in_image(grid, rows, row);
+      const int from = row_in_image(grid, rows, row);  // of the image or the flipped image
+      const int unflipped = view.flipped ? from / 4 * 4 + 3 - from % 4 : from;
       CHECK(seen[static_cast<std::size_t>(row)] ==
-            (from == kNoRow ? 0 : plain[static_cast<std::size_t>(from)]));
+            (from == kNoRow ? 0 : plain[static_cast<std::size_t>(unflipped)]));
     }
     flipped += view.flipped ? 1 : 0;
   }
