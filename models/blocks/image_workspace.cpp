@@ -3,23 +3,22 @@
 
 namespace deltapipe {
 
-template <class Real>
 void ImageWorkspaceSize::raise(const ConvolutionShape& shape, int images) {
   const int rows = images * shape.output_rows();
   elements = std::max(elements, static_cast<std::size_t>(rows) * shape.outputs);
   column_sums = std::max(column_sums, column_tree_workspace(rows, shape.outputs));
   channels = std::max(channels, shape.outputs);
-  patches = std::max(patches, convolution_patch_elements<Real>(shape, images));
-  weight = std::max(weight, convolution_weight_elements<Real>(shape));
+  convolution.raise(shape, images);
 }
 
 template <class Real>
-void ImageWorkspace<Real>::reserve(const ImageWorkspaceSize& size, const RealGemm& gemm,
+void ImageWorkspace<Real>::reserve(const ImageWorkspaceSize& size, const RealGemm* gemm,
                                    bool training, bool as_on_device, const ViewAllocator& memory) {
   const auto vector = [&](const char* label, std::size_t elements) {
     return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, elements);
   };
-  convolution = ConvolutionWorkspace<Real>(gemm, size.patches, size.weight, memory);
+  convolution = gemm != nullptr ? ConvolutionWorkspace<Real>(*gemm, size.convolution, memory)
+                                : ConvolutionWorkspace<Real>(size.convolution, training, memory);
   a = vector("deltapipe::ImageWorkspace::a", size.elements);
   if (training) b = vector("deltapipe::ImageWorkspace::b", size.elements);
   column_pairs = vector("deltapipe::ImageWorkspace::columnPairs", 2 * std::size_t(size.channels));
@@ -28,8 +27,6 @@ void ImageWorkspace<Real>::reserve(const ImageWorkspaceSize& size, const RealGem
         MemoryUse::workspace, "deltapipe::ImageWorkspace::columnSums", size.column_sums);
 }
 
-template void ImageWorkspaceSize::raise<float>(const ConvolutionShape&, int);
-template void ImageWorkspaceSize::raise<double>(const ConvolutionShape&, int);
 template struct ImageWorkspace<float>;
 template struct ImageWorkspace<double>;
 

@@ -13,12 +13,11 @@ namespace deltapipe {
 
 /// Sizes that convolutional blocks require.
 struct ImageWorkspaceSize {
-  std::size_t elements = 0;             ///< largest output of a convolution
-  std::size_t column_sums = 0;          ///< elements of a tree of column sums
-  int channels = 0;                     ///< most channels of an output; 0: no convolutions
-  std::size_t patches = 0, weight = 0;  ///< see ConvolutionWorkspace
+  std::size_t elements = 0;     ///< largest output of a convolution
+  std::size_t column_sums = 0;  ///< elements of a tree of column sums
+  int channels = 0;             ///< most channels of an output; 0: no convolutions
+  ConvolutionCapacity convolution = {};
 
-  template <class Real>
   void raise(const ConvolutionShape& shape, int images);
 };
 
@@ -29,8 +28,8 @@ struct ImageWorkspace {
   Vector<Real> column_pairs;   ///< two values for each channel
   Vector<double> column_sums;  ///< sums of parts of the rows; empty on hosts
 
-  /// `gemm` computes in fp32 or TF32.
-  void reserve(const ImageWorkspaceSize& size, const RealGemm& gemm, bool training,
+  /// `gemm` computes convolutions in fp32 or TF32. Null: they are computed in bf16.
+  void reserve(const ImageWorkspaceSize& size, const RealGemm* gemm, bool training,
                bool as_on_device, const ViewAllocator& memory);
 };
 

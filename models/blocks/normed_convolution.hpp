@@ -25,7 +25,7 @@ class NormedConvolution {
   const ConvolutionShape& shape() const { return shape_; }
   void add_saved(SavedTensors& saved) const;
   void require(const StageCapacity& capacity, WorkspaceSize& size) const {
-    size.images.raise<Real>(shape_, capacity.samples);
+    size.images.raise(shape_, capacity.samples);
   }
   /// Returns the output before the norm, in memory of add_saved().
   MatrixRef<Real> output(const BlockPass<Real>& pass, const Matrix<Real>* saved) const;

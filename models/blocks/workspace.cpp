@@ -116,11 +116,12 @@ void Workspace<Real>::reserve(const WorkspaceSize& size, const StageCapacity& ca
   const bool convolves = size.images.channels > 0;
   const bool is_relative = size.relative.shape.heads > 0;
   RealGemm gemm;
-  // Convolutions and disentangled attention have products of fp32 in bf16 as well.
-  if (!in_bf16 || convolves || is_relative)
+  // Disentangled attention has products of fp32 in bf16 as well.
+  if (!in_bf16 || is_relative)
     gemm = RealGemm(memory, capacity.products == ProductPrecision::tf32 ? ProductPrecision::tf32
                                                                         : ProductPrecision::fp32);
-  if (convolves) images.reserve(size.images, gemm, capacity.training, as_on_device, memory);
+  if (convolves)
+    images.reserve(size.images, in_bf16 ? nullptr : &gemm, capacity.training, as_on_device, memory);
   if (is_relative) relative.reserve(size.relative, gemm, capacity.training, as_on_device, memory);
   if (!in_bf16) {
     products = Products<Real>(gemm);

@@ -87,8 +87,9 @@ def train(model, images, labels, arguments):
                                       arguments)
             chosen = order[index * batch:(index + 1) * batch]
             for part in chosen.split(arguments.micro_batch):
-                loss = functional.cross_entropy(model(images[part]), labels[part],
-                                                reduction="sum") / len(chosen)
+                with torch.autocast("cpu", torch.bfloat16, enabled=arguments.bf16):
+                    loss = functional.cross_entropy(model(images[part]), labels[part],
+                                                    reduction="sum") / len(chosen)
                 loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
@@ -120,6 +121,7 @@ def main():
     parser.add_argument("--decay", type=float, default=5e-4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--bf16", action="store_true", help="torch.autocast")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.set_flush_denormal(True)

@@ -569,6 +569,11 @@ class Resnet(Images):
         self.assertEqual(plain.losses.tobytes(), again.losses.tobytes())
         self.assertEqual((self.output("fp32") / "model/model.safetensors").read_bytes(),
                          (self.output("recomputed") / "model/model.safetensors").read_bytes())
+        halves = self.train(deck, "bf16", 2, ["training.precision=bf16"])
+        one = self.train(self.deck(), "bf16-one", 1, ["training.precision=bf16"])
+        self.assertEqual(halves.losses.tobytes(), one.losses.tobytes())
+        np.testing.assert_allclose(halves.losses[:20], plain.losses[:20], rtol=0.02)
+        self.assertFalse((halves.losses == plain.losses).any())
         self.train(deck, "frozen", 2, ['training.optimizer.frozen=["embedder"]'])
         frozen = support.read_safetensors(self.output("frozen") / "model/model.safetensors")
         other = support.read_safetensors(self.output("fp32") / "model/model.safetensors")

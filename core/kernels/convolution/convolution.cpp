@@ -16,11 +16,6 @@ namespace {
 /// Elements of the patches in memory at a time. On processors they stay in a core's caches.
 constexpr std::size_t kPatchElements = kHostExecution ? std::size_t{1} << 18 : std::size_t{1} << 26;
 
-template <class Real>
-bool uses_onednn() {
-  return std::is_same_v<Real, float> && onednn::has_convolutions();
-}
-
 /// Returns the number of images whose patches are in memory at a time.
 int images_at_once(const ConvolutionShape& shape, int images) {
   if (shape.is_pointwise()) return std::max(1, images);
@@ -59,83 +54,57 @@ MatrixRef<Real> output_rows(const ConvolutionShape& shape, const MatrixRef<Real>
 }
 
 /// Returns the values under the kernel for images [first, first + count).
-template <class Real>
-MatrixRef<const Real> patches(const ExecSpace& exec, const ConvolutionShape& shape,
-                              const MatrixRef<const Real>& x_NC, int first, int count,
-                              const ConvolutionWorkspace<Real>& workspace) {
-  const MatrixRef<const Real> images = input_rows<const Real>(shape, x_NC, first, count);
+template <class T, class Real>
+MatrixRef<const T> patches(const ExecSpace& exec, const ConvolutionShape& shape,
+                           const MatrixRef<const T>& x_NC, int first, int count,
+                           const ConvolutionWorkspace<Real>& workspace) {
+  const MatrixRef<const T> images = input_rows<const T>(shape, x_NC, first, count);
   if (shape.is_pointwise()) return images;
-  const MatrixRef<Real> made = workspace.patches_MF(shape, count);
-  im2col<Real>(exec, shape, images, made);
+  const MatrixRef<T> made = workspace.template patches_MF<T>(shape, count);
+  im2col<T>(exec, shape, images, made);
   return made;
 }
 
-/// Returns the weights as a matrix whose rows are in the order of patches.
-template <class Real>
-MatrixRef<const Real> weight_rows(const ExecSpace& exec, const ConvolutionShape& shape,
-                                  const VectorRef<const Real>& weight,
-                                  const ConvolutionWorkspace<Real>& workspace) {
-  if (shape.kernel == 1)
-    return MatrixRef<const Real>(weight.data(), shape.outputs, shape.patch_values());
-  const MatrixRef<Real> made = workspace.weight_OF(shape);
+/// Returns the weights as a matrix of T whose rows are in the order of patches.
+template <class T, class Real>
+MatrixRef<const T> weight_rows(const ExecSpace& exec, const ConvolutionShape& shape,
+                               const VectorRef<const Real>& weight,
+                               const ConvolutionWorkspace<Real>& workspace) {
+  if constexpr (std::is_same_v<T, Real>)
+    if (shape.kernel == 1)
+      return MatrixRef<const T>(weight.data(), shape.outputs, shape.patch_values());
+  const MatrixRef<T> made = workspace.template weight_OF<T>(shape);
   pixel_major_weight<Real>(exec, shape, weight, made);
   return made;
 }
 
-}  // namespace
+// The following functions multiply values of T: Real, or Bf16 where Real is float.
 
-template <class Real>
-std::size_t convolution_patch_elements(const ConvolutionShape& shape, int images) {
-  if (uses_onednn<Real>()) return images * shape.input.values();  // a gradient that is added
-  if (shape.is_pointwise()) return 0;
-  return static_cast<std::size_t>(images_at_once(shape, images)) * shape.output_rows() *
-         shape.patch_values();
-}
-
-template <class Real>
-std::size_t convolution_weight_elements(const ConvolutionShape& shape) {
-  return shape.kernel == 1 && !uses_onednn<Real>()
-             ? 0
-             : static_cast<std::size_t>(shape.outputs) * shape.patch_values();
-}
-
-template <class Real>
-ConvolutionWorkspace<Real>::ConvolutionWorkspace(const RealGemm& gemm, std::size_t patch_elements,
-                                                 std::size_t weight_elements,
-                                                 const ViewAllocator& memory)
-    : gemm_(gemm),
-      patches_(memory.uninitialized<Vector<Real>>(
-          MemoryUse::workspace, "deltapipe::Convolution::patches", patch_elements)),
-      weight_(memory.uninitialized<Vector<Real>>(
-          MemoryUse::workspace, "deltapipe::Convolution::weight", weight_elements)) {}
-
-template <class Real>
-void convolution_forward(const ExecSpace& exec, const ConvolutionShape& shape,
-                         const MatrixRef<const Real>& x_NC, const VectorRef<const Real>& weight,
-                         const MatrixRef<Real>& y_NO, const ConvolutionWorkspace<Real>& workspace) {
+template <class T, class Real>
+void forward(const ExecSpace& exec, const ConvolutionShape& shape, const MatrixRef<const T>& x_NC,
+             const VectorRef<const Real>& weight, const MatrixRef<Real>& y_NO,
+             const ConvolutionWorkspace<Real>& workspace) {
   if constexpr (std::is_same_v<Real, float>)
-    if (onednn::has_convolutions()) {
+    if (workspace.uses_onednn()) {
       as_kernel("deltapipe::Convolution::forward", exec, [&] {
         onednn::convolve(shape, images_of(shape, x_NC), x_NC.data(), weight.data(), y_NO.data());
       });
       return;
     }
-  const MatrixRef<const Real> w_OF = weight_rows(exec, shape, weight, workspace);
+  const MatrixRef<const T> w_OF = weight_rows<T>(exec, shape, weight, workspace);
   for_images(shape, images_of(shape, x_NC), [&](int first, int count) {
-    workspace.gemm()(exec, Transpose::no, Transpose::yes,
-                     patches(exec, shape, x_NC, first, count, workspace), w_OF, Real(0),
-                     output_rows<Real>(shape, y_NO, first, count));
+    workspace.multiply(exec, Transpose::no, Transpose::yes,
+                       patches(exec, shape, x_NC, first, count, workspace), w_OF, Real(0),
+                       output_rows<Real>(shape, y_NO, first, count));
   });
 }
 
-template <class Real>
-void convolution_input_gradient(const ExecSpace& exec, const ConvolutionShape& shape,
-                                const MatrixRef<const Real>& dy_NO,
-                                const VectorRef<const Real>& weight, bool add,
-                                const MatrixRef<Real>& dx_NC,
-                                const ConvolutionWorkspace<Real>& workspace) {
+template <class T, class Real>
+void input_gradient(const ExecSpace& exec, const ConvolutionShape& shape,
+                    const MatrixRef<const T>& dy_NO, const VectorRef<const Real>& weight, bool add,
+                    const MatrixRef<Real>& dx_NC, const ConvolutionWorkspace<Real>& workspace) {
   if constexpr (std::is_same_v<Real, float>)
-    if (onednn::has_convolutions()) {
+    if (workspace.uses_onednn()) {
       const VectorRef<float> all(dx_NC.data(), dx_NC.size());
       const int images = images_of(shape, dx_NC);
       const VectorRef<float> made =
@@ -146,31 +115,30 @@ void convolution_input_gradient(const ExecSpace& exec, const ConvolutionShape& s
       if (add) add_values<float>("deltapipe::Convolution::add", exec, made, all);
       return;
     }
-  const MatrixRef<const Real> w_OF = weight_rows(exec, shape, weight, workspace);
+  const MatrixRef<const T> w_OF = weight_rows<T>(exec, shape, weight, workspace);
   for_images(shape, images_of(shape, dx_NC), [&](int first, int count) {
-    const MatrixRef<const Real> dy = output_rows<const Real>(shape, dy_NO, first, count);
+    const MatrixRef<const T> dy = output_rows<const T>(shape, dy_NO, first, count);
     const MatrixRef<Real> dx = input_rows<Real>(shape, dx_NC, first, count);
     if (shape.is_pointwise()) {
-      workspace.gemm()(exec, Transpose::no, Transpose::no, dy, w_OF, Real(add ? 1 : 0), dx);
+      workspace.multiply(exec, Transpose::no, Transpose::no, dy, w_OF, Real(add ? 1 : 0), dx);
       return;
     }
-    const MatrixRef<Real> dpatches = workspace.patches_MF(shape, count);
-    workspace.gemm()(exec, Transpose::no, Transpose::no, dy, w_OF, Real(0), dpatches);
+    const MatrixRef<Real> dpatches = workspace.template patches_MF<Real>(shape, count);
+    workspace.multiply(exec, Transpose::no, Transpose::no, dy, w_OF, Real(0), dpatches);
     col2im<Real>(exec, shape, dpatches, add, dx);
   });
 }
 
-template <class Real>
-void convolution_weight_gradient(const ExecSpace& exec, const ConvolutionShape& shape,
-                                 const MatrixRef<const Real>& x_NC,
-                                 const MatrixRef<const Real>& dy_NO, bool accumulate,
-                                 const VectorRef<Real>& gradient,
-                                 const ConvolutionWorkspace<Real>& workspace) {
-  if (gradient.extent(0) == 0) return;
+template <class T, class Real>
+void weight_gradient(const ExecSpace& exec, const ConvolutionShape& shape,
+                     const MatrixRef<const T>& x_NC, const MatrixRef<const T>& dy_NO,
+                     bool accumulate, const VectorRef<Real>& gradient,
+                     const ConvolutionWorkspace<Real>& workspace) {
   if constexpr (std::is_same_v<Real, float>)
-    if (onednn::has_convolutions()) {
+    if (workspace.uses_onednn()) {
       const VectorRef<float> made =
-          accumulate ? VectorRef<float>(workspace.weight_OF(shape).data(), gradient.extent(0))
+          accumulate ? VectorRef<float>(workspace.template weight_OF<Real>(shape).data(),
+                                        gradient.extent(0))
                      : gradient;
       as_kernel("deltapipe::Convolution::weightGradient", exec, [&] {
         onednn::convolve_weights(shape, images_of(shape, x_NC), x_NC.data(), dy_NO.data(),
@@ -181,21 +149,129 @@ void convolution_weight_gradient(const ExecSpace& exec, const ConvolutionShape& 
     }
   const bool is_separate = shape.kernel > 1;
   const MatrixRef<Real> dw_OF =
-      is_separate ? workspace.weight_OF(shape)
+      is_separate ? workspace.template weight_OF<Real>(shape)
                   : MatrixRef<Real>(gradient.data(), shape.outputs, shape.patch_values());
   bool adds = accumulate && !is_separate;
   for_images(shape, images_of(shape, x_NC), [&](int first, int count) {
-    workspace.gemm()(
-        exec, Transpose::yes, Transpose::no, output_rows<const Real>(shape, dy_NO, first, count),
+    workspace.multiply(
+        exec, Transpose::yes, Transpose::no, output_rows<const T>(shape, dy_NO, first, count),
         patches(exec, shape, x_NC, first, count, workspace), Real(adds ? 1 : 0), dw_OF);
     adds = true;
   });
   if (is_separate) channel_major_gradient<Real>(exec, shape, dw_OF, accumulate, gradient);
 }
 
+/// Rounds images as rows of one image each.
+MatrixRef<const Bf16> round_images(const ExecSpace& exec, int images,
+                                   const MatrixRef<const float>& x_NC, const Vector<Bf16>& memory) {
+  DELTAPIPE_ASSERT(x_NC.size() <= memory.extent(0), "a larger convolution than reserved");
+  const std::size_t values = images > 0 ? x_NC.size() / images : 0;
+  round_to_bf16(exec, MatrixRef<const float>(x_NC.data(), images, values),
+                MatrixRef<Bf16>(memory.data(), images, values));
+  return MatrixRef<const Bf16>(memory.data(), x_NC.extent(0), x_NC.extent(1));
+}
+
+}  // namespace
+
+void ConvolutionCapacity::raise(const ConvolutionShape& shape, int images) {
+  inputs = std::max(inputs, images * shape.input.values());
+  outputs = std::max(outputs, images * shape.output().values());
+  weights = std::max(weights, static_cast<std::size_t>(shape.outputs) * shape.patch_values());
+  if (!shape.is_pointwise())
+    patches = std::max(patches, static_cast<std::size_t>(images_at_once(shape, images)) *
+                                    shape.output_rows() * shape.patch_values());
+}
+
+template <class Real>
+ConvolutionWorkspace<Real>::ConvolutionWorkspace(const RealGemm& gemm,
+                                                 const ConvolutionCapacity& capacity,
+                                                 const ViewAllocator& memory)
+    : uses_onednn_(std::is_same_v<Real, float> && onednn::has_convolutions()), gemm_(gemm) {
+  reserve(capacity, memory);
+}
+
+template <class Real>
+ConvolutionWorkspace<Real>::ConvolutionWorkspace(const ConvolutionCapacity& capacity, bool training,
+                                                 const ViewAllocator& memory, bool emulated)
+    : rounds_(true), uses_onednn_(!emulated && onednn::has_convolutions()) {
+  const auto rounded = [&](const char* label, std::size_t elements) {
+    return memory.uninitialized<Vector<Bf16>>(MemoryUse::workspace, label, elements);
+  };
+  input_ = rounded("deltapipe::Convolution::roundedInput", capacity.inputs);
+  if (training) {
+    gradient_ = rounded("deltapipe::Convolution::roundedGradient", capacity.outputs);
+    reserve(capacity, memory);
+  }
+  if (uses_onednn_) return;
+  gemm_bf16_ = Bf16Gemm(memory, emulated);
+  patches_.rounded = rounded("deltapipe::Convolution::roundedPatches", capacity.patches);
+  weight_.rounded = rounded("deltapipe::Convolution::roundedWeight", capacity.weights);
+}
+
+template <class Real>
+void ConvolutionWorkspace<Real>::reserve(const ConvolutionCapacity& capacity,
+                                         const ViewAllocator& memory) {
+  const std::size_t patches = uses_onednn_ ? capacity.inputs : capacity.patches;
+  patches_.real = memory.uninitialized<Vector<Real>>(MemoryUse::workspace,
+                                                     "deltapipe::Convolution::patches", patches);
+  weight_.real = memory.uninitialized<Vector<Real>>(
+      MemoryUse::workspace, "deltapipe::Convolution::weight", capacity.weights);
+}
+
+template <class Real>
+MatrixRef<const Bf16> ConvolutionWorkspace<Real>::round_input(
+    const ExecSpace& exec, const ConvolutionShape& shape,
+    const MatrixRef<const float>& x_NC) const {
+  return round_images(exec, x_NC.extent_int(0) / shape.input_rows(), x_NC, input_);
+}
+
+template <class Real>
+MatrixRef<const Bf16> ConvolutionWorkspace<Real>::round_gradient(
+    const ExecSpace& exec, const ConvolutionShape& shape,
+    const MatrixRef<const float>& dy_NO) const {
+  return round_images(exec, dy_NO.extent_int(0) / shape.output_rows(), dy_NO, gradient_);
+}
+
+template <class Real>
+void convolution_forward(const ExecSpace& exec, const ConvolutionShape& shape,
+                         const MatrixRef<const Real>& x_NC, const VectorRef<const Real>& weight,
+                         const MatrixRef<Real>& y_NO, const ConvolutionWorkspace<Real>& workspace) {
+  if constexpr (std::is_same_v<Real, float>)
+    if (workspace.rounds())
+      return forward(exec, shape, workspace.round_input(exec, shape, x_NC), weight, y_NO,
+                     workspace);
+  forward(exec, shape, x_NC, weight, y_NO, workspace);
+}
+
+template <class Real>
+void convolution_input_gradient(const ExecSpace& exec, const ConvolutionShape& shape,
+                                const MatrixRef<const Real>& dy_NO,
+                                const VectorRef<const Real>& weight, bool add,
+                                const MatrixRef<Real>& dx_NC,
+                                const ConvolutionWorkspace<Real>& workspace) {
+  if constexpr (std::is_same_v<Real, float>)
+    if (workspace.rounds())
+      return input_gradient(exec, shape, workspace.round_gradient(exec, shape, dy_NO), weight, add,
+                            dx_NC, workspace);
+  input_gradient(exec, shape, dy_NO, weight, add, dx_NC, workspace);
+}
+
+template <class Real>
+void convolution_weight_gradient(const ExecSpace& exec, const ConvolutionShape& shape,
+                                 const MatrixRef<const Real>& x_NC,
+                                 const MatrixRef<const Real>& dy_NO, bool accumulate,
+                                 const VectorRef<Real>& gradient,
+                                 const ConvolutionWorkspace<Real>& workspace) {
+  if (gradient.extent(0) == 0) return;
+  if constexpr (std::is_same_v<Real, float>)
+    if (workspace.rounds())
+      return weight_gradient(exec, shape, workspace.round_input(exec, shape, x_NC),
+                             workspace.round_gradient(exec, shape, dy_NO), accumulate, gradient,
+                             workspace);
+  weight_gradient(exec, shape, x_NC, dy_NO, accumulate, gradient, workspace);
+}
+
 #define DELTAPIPE_INSTANTIATE(Real)                                                             \
-  template std::size_t convolution_patch_elements<Real>(const ConvolutionShape&, int);          \
-  template std::size_t convolution_weight_elements<Real>(const ConvolutionShape&);              \
   template class ConvolutionWorkspace<Real>;                                                    \
   template void convolution_forward<Real>(                                                      \
       const ExecSpace&, const ConvolutionShape&, const MatrixRef<const Real>&,                  \

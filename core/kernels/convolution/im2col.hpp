@@ -7,6 +7,7 @@
 
 #include <cstddef>
 
+#include "core/base/numeric/number_formats.hpp"
 #include "core/base/parallel/row.hpp"
 #include "core/kernels/convolution/windows.hpp"
 
@@ -112,18 +113,19 @@ void col2im(const ExecSpace& exec, const ConvolutionShape& shape,
 }
 
 /// w_OF, whose rows are in the order of patches_MF, from the weights [O, C, kernel, kernel] of
-/// torch.nn.Conv2d.
-template <class Real>
+/// torch.nn.Conv2d. T: Real or Bf16.
+template <class Real, class T>
 void pixel_major_weight(const ExecSpace& exec, const ConvolutionShape& shape,
-                        const VectorRef<const Real>& weight, const MatrixRef<Real>& w_OF) {
+                        const VectorRef<const Real>& weight, const MatrixRef<T>& w_OF) {
   const int channels = shape.input.channels, area = shape.kernel * shape.kernel;
   for_rows(
       "deltapipe::Convolution::weight", row_policy(exec, w_OF.extent_int(0)),
       DELTAPIPE_LAMBDA(const RowMember& team) {
         const int o = team.league_rank();
         const Real* const from = weight.data() + static_cast<std::size_t>(o) * channels * area;
-        row_for(team, channels * area,
-                [&](int f) { w_OF(o, f) = from[f % channels * area + f / channels]; });
+        row_for(team, channels * area, [&](int f) {
+          w_OF(o, f) = rounded_to<T>(from[f % channels * area + f / channels]);
+        });
       });
 }
 

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <type_traits>
 
 #include "core/base/error.hpp"
 #include "core/base/parallel/host_team.hpp"
@@ -16,16 +16,18 @@ namespace {
 
 enum Pass { kForward, kInputGradient, kWeightGradient };
 
-void run(const ConvolutionShape& shape, int images, Pass pass, const float* x, const float* weights,
-         const float* y) {
+/// The library writes only the operand that the pass computes, which is fp32. T is the type of the
+/// others, except that weights are always passed as fp32.
+template <class T>
+void run(const ConvolutionShape& shape, int images, Pass pass, const void* x, const float* weights,
+         const void* y) {
   const DeltapipeOnednnConvolution kind = {
-      images,        shape.input.height, shape.input.width, shape.input.channels,
-      shape.outputs, shape.kernel,       shape.stride,      shape.padding,
-      pass};
+      images,        shape.input.height,     shape.input.width, shape.input.channels,
+      shape.outputs, shape.kernel,           shape.stride,      shape.padding,
+      pass,          std::is_same_v<T, Bf16>};
   const OneThread one;
-  // The library writes only the one that the pass computes.
-  const char* const problem = module().convolve(&kind, const_cast<float*>(x),
-                                                const_cast<float*>(weights), const_cast<float*>(y));
+  const char* const problem = module().convolve(&kind, const_cast<void*>(x),
+                                                const_cast<float*>(weights), const_cast<void*>(y));
   if (problem == nullptr) return;
   throw UserError({.what = fmt::format(
                        "oneDNN cannot compute a convolution of images of {} with a kernel of {}",
@@ -34,14 +36,10 @@ void run(const ConvolutionShape& shape, int images, Pass pass, const float* x, c
                    .remedy = "build deltapipe with -DDELTAPIPE_ONEDNN=OFF"});
 }
 
-/// Calls run() for parts of the images, which the threads share.
-void run_in_parts(const ConvolutionShape& shape, int images, Pass pass, const float* x,
-                  const float* weights, const float* y) {
-  HostTeam& team = HostTeam::instance();
-  team.share(images, 1, [&](int first, int end) {
-    run(shape, end - first, pass, x + first * shape.input.values(), weights,
-        y + first * shape.output().values());
-  });
+/// Calls body(first, images) for parts of the images, which the threads share.
+template <class Body>
+void share_images(int images, const Body& body) {
+  HostTeam::instance().share(images, 1, [&](int first, int end) { body(first, end - first); });
 }
 
 }  // namespace
@@ -50,19 +48,38 @@ bool has_convolutions() {
   return kTeamExecution && module().is_there();
 }
 
-void convolve(const ConvolutionShape& shape, int images, const float* x, const float* weights,
+template <class T>
+void convolve(const ConvolutionShape& shape, int images, const T* x, const float* weights,
               float* y) {
-  run_in_parts(shape, images, kForward, x, weights, y);
+  share_images(images, [&](int first, int count) {
+    run<T>(shape, count, kForward, x + first * shape.input.values(), weights,
+           y + first * shape.output().values());
+  });
 }
 
-void convolve_back(const ConvolutionShape& shape, int images, const float* dy, const float* weights,
+template <class T>
+void convolve_back(const ConvolutionShape& shape, int images, const T* dy, const float* weights,
                    float* dx) {
-  run_in_parts(shape, images, kInputGradient, dx, weights, dy);
+  share_images(images, [&](int first, int count) {
+    run<T>(shape, count, kInputGradient, dx + first * shape.input.values(), weights,
+           dy + first * shape.output().values());
+  });
 }
 
-void convolve_weights(const ConvolutionShape& shape, int images, const float* x, const float* dy,
+template <class T>
+void convolve_weights(const ConvolutionShape& shape, int images, const T* x, const T* dy,
                       float* dweights) {
-  run(shape, images, kWeightGradient, x, dweights, dy);
+  run<T>(shape, images, kWeightGradient, x, dweights, dy);
 }
+
+#define DELTAPIPE_INSTANTIATE(T)                                                                \
+  template void convolve<T>(const ConvolutionShape&, int, const T*, const float*, float*);      \
+  template void convolve_back<T>(const ConvolutionShape&, int, const T*, const float*, float*); \
+  template void convolve_weights<T>(const ConvolutionShape&, int, const T*, const T*, float*)
+
+DELTAPIPE_INSTANTIATE(float);
+DELTAPIPE_INSTANTIATE(Bf16);
+
+#undef DELTAPIPE_INSTANTIATE
 
 }  // namespace deltapipe::onednn

@@ -110,54 +110,67 @@ void multiply(const DeltapipeOnednnProduct& kind, const std::uint16_t* a, const 
   stream.wait();
 }
 
+/// Chooses another implementation than AMX's for numbers of channels that do not fill its tiles:
+/// see is_broken().
+template <class Description>
+void avoid_broken(const DeltapipeOnednnConvolution& kind, Description& made) {
+  constexpr int kTile = 16;
+  if (kind.channels % kTile == 0 && kind.outputs % kTile == 0) return;
+  while (std::strstr(made.impl_info_str(), "amx") != nullptr && made.next_impl()) {
+  }
+}
+
 /// Code for one kind of convolution. oneDNN chooses the layout of the weights, and they are
 /// converted from and to that of the caller.
 class Convolution {
  public:
   explicit Convolution(const DeltapipeOnednnConvolution& kind) : pass_(kind.pass) {
     using Tag = dnnl::memory::format_tag;
-    constexpr auto kType = dnnl::memory::data_type::f32;
+    using Type = dnnl::memory::data_type;
+    const Type operand = kind.in_bf16 ? Type::bf16 : Type::f32;
     constexpr auto kAlgorithm = dnnl::algorithm::convolution_direct;
     const auto side = [&](int pixels) {
       return (pixels + 2 * kind.padding - kind.kernel) / kind.stride + 1;
     };
-    const dnnl::memory::desc x({kind.images, kind.channels, kind.height, kind.width}, kType,
-                               Tag::nhwc);
-    const dnnl::memory::desc y({kind.images, kind.outputs, side(kind.height), side(kind.width)},
-                               kType, Tag::nhwc);
-    const dnnl::memory::dims extents = {kind.outputs, kind.channels, kind.kernel, kind.kernel};
-    const dnnl::memory::desc w(extents, kType, Tag::any);
-    const dnnl::memory::desc user(extents, kType, Tag::oihw);
+    const auto described = [&](int pass) {
+      const auto type = [&](int written_by) { return pass == written_by ? Type::f32 : operand; };
+      return Operands{
+          {{kind.images, kind.channels, kind.height, kind.width}, type(1), Tag::nhwc},
+          {{kind.outputs, kind.channels, kind.kernel, kind.kernel}, type(2), Tag::any},
+          {{kind.images, kind.outputs, side(kind.height), side(kind.width)}, type(0), Tag::nhwc}};
+    };
+    const dnnl::memory::desc user({kind.outputs, kind.channels, kind.kernel, kind.kernel},
+                                  Type::f32, Tag::oihw);
+    const auto [x, w, y] = described(pass_);
+    const auto [forward_x, forward_w, forward_y] = described(0);
     user_weights_ = dnnl::memory(user, engine(), DNNL_MEMORY_NONE);
     const dnnl::memory::dims strides = {kind.stride, kind.stride};
     const dnnl::memory::dims padding = {kind.padding, kind.padding};
     using Forward = dnnl::convolution_forward;
     using Data = dnnl::convolution_backward_data;
     using Weights = dnnl::convolution_backward_weights;
+    constexpr auto kKind = dnnl::prop_kind::forward_training;
 #if DNNL_VERSION_MAJOR >= 3
-    const Forward::primitive_desc forward(engine(), dnnl::prop_kind::forward_training, kAlgorithm,
-                                          x, w, y, strides, padding, padding);
-    const auto data = [&] {
-      return Data::primitive_desc(engine(), kAlgorithm, x, w, y, strides, padding, padding,
-                                  forward);
-    };
-    const auto weights = [&] {
-      return Weights::primitive_desc(engine(), kAlgorithm, x, w, y, strides, padding, padding,
-                                     forward);
+    Forward::primitive_desc forward(engine(), kKind, kAlgorithm, forward_x, forward_w, forward_y,
+                                    strides, padding, padding);
+    const auto make = [&]<class Pass>(Pass) {
+      typename Pass::primitive_desc made(engine(), kAlgorithm, x, w, y, strides, padding, padding,
+                                         forward);
+      avoid_broken(kind, made);
+      return made;
     };
 #else
-    const Forward::primitive_desc forward(
-        {dnnl::prop_kind::forward_training, kAlgorithm, x, w, y, strides, padding, padding},
-        engine());
-    const auto data = [&] {
-      return Data::primitive_desc({kAlgorithm, x, w, y, strides, padding, padding}, engine(),
-                                  forward);
-    };
-    const auto weights = [&] {
-      return Weights::primitive_desc({kAlgorithm, x, w, y, strides, padding, padding}, engine(),
-                                     forward);
+    const Forward::desc forward_operation(kKind, kAlgorithm, forward_x, forward_w, forward_y,
+                                          strides, padding, padding);
+    Forward::primitive_desc forward(forward_operation, engine());
+    const auto make = [&]<class Pass>(Pass) {
+      const typename Pass::desc operation(kAlgorithm, x, w, y, strides, padding, padding);
+      typename Pass::primitive_desc made(operation, engine(), forward);
+      avoid_broken(kind, made);
+      return made;
     };
 #endif
+    avoid_broken(kind, forward);
     x_ = dnnl::memory(x, engine(), DNNL_MEMORY_NONE);
     y_ = dnnl::memory(y, engine(), DNNL_MEMORY_NONE);
     dnnl::memory::desc chosen;
@@ -165,11 +178,11 @@ class Convolution {
       chosen = forward.weights_desc();
       primitive_ = Forward(forward);
     } else if (pass_ == 1) {
-      const auto made = data();
+      const auto made = make(Data());
       chosen = made.weights_desc();
       primitive_ = Data(made);
     } else {
-      const auto made = weights();
+      const auto made = make(Weights());
       chosen = made.diff_weights_desc();
       primitive_ = Weights(made);
     }
@@ -183,7 +196,7 @@ class Convolution {
                           : dnnl::reorder(user_weights_, weights_);
   }
 
-  void execute(dnnl::stream& stream, float* x, float* weights, float* y) {
+  void execute(dnnl::stream& stream, void* x, float* weights, void* y) {
     x_.set_data_handle(x);
     y_.set_data_handle(y);
     user_weights_.set_data_handle(weights);
@@ -224,6 +237,10 @@ class Convolution {
     return std::align(kLine, bytes, place, space);
   }
 
+  struct Operands {
+    dnnl::memory::desc x, weights, y;
+  };
+
   int pass_;
   std::size_t converted_bytes_ = 0;  ///< 0: oneDNN computes with the caller's layout
   dnnl::memory user_weights_, weights_, x_, y_;
@@ -234,7 +251,7 @@ class Convolution {
 /// A residual network has about ten kinds, with three passes, for each size of a micro-batch.
 constexpr std::size_t kMostConvolutions = 1024;
 
-void convolve(const DeltapipeOnednnConvolution& kind, float* x, float* weights, float* y) {
+void convolve(const DeltapipeOnednnConvolution& kind, void* x, float* weights, void* y) {
   static thread_local dnnl::stream stream(engine());
   static thread_local std::map<DeltapipeOnednnConvolution, Convolution> convolutions;
   if (convolutions.size() >= kMostConvolutions && !convolutions.contains(kind))
@@ -277,7 +294,7 @@ const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, con
   return error_of([&] { multiply(*product, a, b, c); });
 }
 
-const char* deltapipe_onednn_convolve(const DeltapipeOnednnConvolution* convolution, float* x,
-                                      float* weights, float* y) {
+const char* deltapipe_onednn_convolve(const DeltapipeOnednnConvolution* convolution, void* x,
+                                      float* weights, void* y) {
   return error_of([&] { convolve(*convolution, x, weights, y); });
 }

@@ -16,7 +16,7 @@ struct DeltapipeOnednnProduct {
   auto operator<=>(const DeltapipeOnednnProduct&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
-/// A convolution of fp32 images [images, height, width, channels] with weights [outputs, channels,
+/// A convolution of images [images, height, width, channels] with weights [outputs, channels,
 /// kernel, kernel].
 struct DeltapipeOnednnConvolution {
   int images, height, width, channels;
@@ -24,6 +24,9 @@ struct DeltapipeOnednnConvolution {
   /// 0: the output from input and weights; 1: the input's gradient from the output's and weights;
   /// 2: the weights' gradient from the input and the output's gradient.
   int pass;
+  /// Images that are read are bf16, and products round the weights. Weights, gradients of weights,
+  /// and images that are written are fp32.
+  bool in_bf16;
   // NOLINTNEXTLINE(modernize-use-nullptr)
   auto operator<=>(const DeltapipeOnednnConvolution&) const = default;
 };
@@ -37,6 +40,6 @@ const char* deltapipe_onednn_multiply(const DeltapipeOnednnProduct* product, con
                                       const std::uint16_t* b, float* c);
 /// Computes a pass of a convolution: of `x`, `weights` and `y`, values or gradients, one is written
 /// and the others are read. Returns as deltapipe_onednn_multiply().
-const char* deltapipe_onednn_convolve(const DeltapipeOnednnConvolution* convolution, float* x,
-                                      float* weights, float* y);
+const char* deltapipe_onednn_convolve(const DeltapipeOnednnConvolution* convolution, void* x,
+                                      float* weights, void* y);
 }

@@ -4,7 +4,10 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <type_traits>
+#include <vector>
 
+#include "core/base/numeric/number_formats.hpp"
 #include "core/kernels/layers/max_pool.hpp"
 #include "support/device_values.hpp"
 #include "support/finite_differences.hpp"
@@ -44,50 +47,59 @@ MatrixRef<Real> rows(const Vector<Real>& values, int columns) {
 
 }  // namespace
 
-TEMPLATE_TEST_CASE("Convolutions and their gradients are sums over the kernel",
-                   "[kernels][convolution]", float, double) {
-  struct Case {
-    ConvolutionShape shape;
-    int images;
-  };
-  const auto [shape, images] =
-      GENERATE(Case{{{7, 5, 3}, 4, 3, 1, 1}, 2}, Case{{{7, 5, 3}, 4, 3, 2, 1}, 3},
-               Case{{{13, 9, 2}, 5, 7, 2, 3}, 2}, Case{{{6, 4, 5}, 3, 1, 1, 0}, 2},
-               Case{{{6, 5, 5}, 3, 1, 2, 0}, 2}, Case{{{1, 1, 3}, 2, 3, 1, 1}, 1},
-               Case{{{3, 2, 1}, 1, 3, 3, 1}, 1}, Case{{{5, 8, 2}, 3, 3, 1, 0}, 2},
-               // More patches than the workspace of a processor holds at a time.
-               Case{{{40, 37, 17}, 2, 3, 1, 1}, 3});
+namespace {
+
+struct Case {
+  ConvolutionShape shape;
+  int images;
+};
+
+const Case kCases[] = {{{{7, 5, 3}, 4, 3, 1, 1}, 2},
+                       {{{7, 5, 3}, 4, 3, 2, 1}, 3},
+                       {{{13, 9, 2}, 5, 7, 2, 3}, 2},
+                       {{{6, 4, 5}, 3, 1, 1, 0}, 2},
+                       {{{6, 5, 5}, 3, 1, 2, 0}, 2},
+                       {{{1, 1, 3}, 2, 3, 1, 1}, 1},
+                       {{{3, 2, 1}, 1, 3, 3, 1}, 1},
+                       {{{5, 8, 2}, 3, 3, 1, 0}, 2},
+                       {{{9, 7, 16}, 32, 3, 1, 1}, 4},
+                       {{{8, 8, 64}, 16, 3, 2, 1}, 2},
+                       // More patches than the workspace of a processor holds at a time.
+                       {{{40, 37, 17}, 2, 3, 1, 1}, 3}};
+
+/// Compares a convolution of random values and its gradients with sums over the kernel in double.
+/// `rounded` returns the value of an operand in products.
+template <class Real, class Rounded>
+void check_convolution(const Case& tested, const ConvolutionWorkspace<Real>& workspace,
+                       double tolerance, const Rounded& rounded) {
+  const auto& [shape, images] = tested;
   INFO(text_of(shape.input) << ", kernel " << shape.kernel << ", stride " << shape.stride);
-  const double tolerance = std::is_same_v<TestType, float> ? 2e-5 : 1e-12;
   const std::size_t inputs = images * shape.input.values();
   const std::size_t outputs = images * shape.output().values();
   const std::size_t weights = static_cast<std::size_t>(shape.outputs) * shape.patch_values();
-  const auto x = random_values<TestType>(inputs, 1), w = random_values<TestType>(weights, 2);
-  const auto dy = random_values<TestType>(outputs, 3);
+  const auto x = random_values<Real>(inputs, 1), w = random_values<Real>(weights, 2);
+  const auto dy = random_values<Real>(outputs, 3);
   std::vector<double> y(outputs), dx(inputs), dw(weights);
   for_products(shape, images, [&](int o, int i, int k) {
-    y[o] += double(x[i]) * w[k];
-    dx[i] += double(dy[o]) * w[k];
-    dw[k] += double(dy[o]) * x[i];
+    const double x_i = rounded(x[i]), w_k = rounded(w[k]), dy_o = rounded(dy[o]);
+    y[o] += x_i * w_k;
+    dx[i] += dy_o * w_k;
+    dw[k] += dy_o * x_i;
   });
 
   const ExecSpace exec;
-  const ViewAllocator memory;
-  const ConvolutionWorkspace<TestType> workspace(
-      RealGemm(memory), convolution_patch_elements<TestType>(shape, images),
-      convolution_weight_elements<TestType>(shape), memory);
   const auto device_x = to_device(x), device_w = to_device(w), device_dy = to_device(dy);
-  const auto made_y = to_device(std::vector<TestType>(outputs, NAN));
-  const auto made_dx = to_device(std::vector<TestType>(inputs, NAN));
-  const auto made_dw = to_device(std::vector<TestType>(weights, NAN));
-  convolution_forward<TestType>(exec, shape, rows(device_x, shape.input.channels), device_w,
-                                rows(made_y, shape.outputs), workspace);
+  const auto made_y = to_device(std::vector<Real>(outputs, NAN));
+  const auto made_dx = to_device(std::vector<Real>(inputs, NAN));
+  const auto made_dw = to_device(std::vector<Real>(weights, NAN));
+  convolution_forward<Real>(exec, shape, rows(device_x, shape.input.channels), device_w,
+                            rows(made_y, shape.outputs), workspace);
   CHECK(relative_difference(to_host(made_y), y) < tolerance);
   for (const bool adds : {false, true}) {
-    convolution_input_gradient<TestType>(exec, shape, rows(device_dy, shape.outputs), device_w,
-                                         adds, rows(made_dx, shape.input.channels), workspace);
-    convolution_weight_gradient<TestType>(exec, shape, rows(device_x, shape.input.channels),
-                                          rows(device_dy, shape.outputs), adds, made_dw, workspace);
+    convolution_input_gradient<Real>(exec, shape, rows(device_dy, shape.outputs), device_w, adds,
+                                     rows(made_dx, shape.input.channels), workspace);
+    convolution_weight_gradient<Real>(exec, shape, rows(device_x, shape.input.channels),
+                                      rows(device_dy, shape.outputs), adds, made_dw, workspace);
     const auto twice = [&](std::vector<double> values) {
       if (adds)
         for (double& value : values) value *= 2;
@@ -96,6 +108,36 @@ TEMPLATE_TEST_CASE("Convolutions and their gradients are sums over the kernel",
     INFO("adds " << adds);
     CHECK(relative_difference(to_host(made_dx), twice(dx)) < tolerance);
     CHECK(relative_difference(to_host(made_dw), twice(dw)) < tolerance);
+  }
+}
+
+ConvolutionCapacity capacity_of(const Case& tested) {
+  ConvolutionCapacity capacity;
+  capacity.raise(tested.shape, tested.images);
+  return capacity;
+}
+
+}  // namespace
+
+TEMPLATE_TEST_CASE("Convolutions and their gradients are sums over the kernel",
+                   "[kernels][convolution]", float, double) {
+  const ViewAllocator memory;
+  for (const Case& tested : kCases)
+    check_convolution<TestType>(tested, {RealGemm(memory), capacity_of(tested), memory},
+                                std::is_same_v<TestType, float> ? 2e-5 : 1e-12,
+                                [](TestType value) { return static_cast<double>(value); });
+}
+
+TEST_CASE("Convolutions in bf16 multiply rounded values and add in fp32",
+          "[kernels][convolution][bf16]") {
+  const ViewAllocator memory;
+  const auto rounded = [](float value) { return double{float_of_bfloat(bfloat_of(value))}; };
+  for (const bool emulated : {false, true}) {
+    if (!emulated && !has_fast_bf16_gemm()) continue;
+    CAPTURE(emulated);
+    for (const Case& tested : kCases)
+      check_convolution<float>(tested, {capacity_of(tested), true, memory, emulated}, 2e-5,
+                               rounded);
   }
 }
 
