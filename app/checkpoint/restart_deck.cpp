@@ -104,15 +104,16 @@ void check_length(const Settings& settings, const Settings& former,
                   fmt::format("{}", settings.training.epochs), why);
 }
 
+/// Other sizes of micro-batches are refused as keys that must not change.
 void check_batch(const Settings& settings, const Settings& former, const CheckpointMarker& marker) {
   if (batch(settings) == batch(former)) return;
-  const bool by_replicas = settings.pipeline.replicas != former.pipeline.replicas;
-  const auto value = [by_replicas](const Settings& s) {
-    return std::to_string(by_replicas ? s.pipeline.replicas : s.training.micro_batches);
+  const auto refuse = [&](const std::string& key, int was, int is) {
+    if (is != was)
+      refuse_change(marker, key, std::to_string(was), std::to_string(is),
+                    " unless micro_batch_size x micro_batches x replicas stays the same");
   };
-  refuse_change(marker, by_replicas ? "pipeline.replicas" : "training.micro_batches", value(former),
-                value(settings),
-                " unless micro_batch_size x micro_batches x replicas stays the same");
+  refuse("pipeline.replicas", former.pipeline.replicas, settings.pipeline.replicas);
+  refuse("training.micro_batches", former.training.micro_batches, settings.training.micro_batches);
 }
 
 }  // namespace
@@ -146,8 +147,9 @@ void check_data_of_restart(const CheckpointMarker& marker, std::uint64_t train_f
       throw UserError(
           {.what = fmt::format("the checkpoint of step {} was written with other {} samples",
                                marker.step, what),
-           .remedy = "train with the files of that run, or start from scratch with "
-                     "output.overwrite = true or another output.directory",
+           .remedy = "name that run's files in data.train and data.validation, which may hold out "
+                     "training samples, or start from scratch with output.overwrite = true or "
+                     "another output.directory",
            .keys = {key}});
 }
 

@@ -199,6 +199,14 @@ class FormerLayout {
   bool takes_memories_;
 };
 
+/// Counts the ends of boundaries that the parts belong to; token rows are not counted.
+int count_ends(const std::vector<StatePart>& parts) {
+  return static_cast<int>(std::ranges::count_if(parts, [](const StatePart& part) {
+    const std::optional<EndName> end = EndName::of_part(part.name);
+    return end && end->boundary;
+  }));
+}
+
 /// Sums of ranks that no longer exist, or hold other blocks, are reported under the same number.
 void read_totals(const std::string& path, int former_ranks, RunTotals& totals) {
   RunTotals former = totals;
@@ -213,9 +221,10 @@ void read_totals(const std::string& path, int former_ranks, RunTotals& totals) {
 
 }  // namespace
 
-void read_restart(const Restart& restart, const Settings& settings,
-                  const std::vector<int>& partition, int rank, std::vector<StatePart> parts,
-                  RunTotals& totals) {
+int read_restart(const Restart& restart, const Settings& settings,
+                 const std::vector<int>& partition, int rank, std::vector<StatePart> parts,
+                 RunTotals& totals) {
+  const int ends = count_ends(parts);
   if (!restart.with_memories) parts = without_memories(std::move(parts));
   const PipelineSettings& pipeline = settings.pipeline;
   const FormerLayout former(restart, partition, rank / pipeline.pipeline_ranks(),
@@ -226,7 +235,8 @@ void read_restart(const Restart& restart, const Settings& settings,
     for (const StatePart& part : parts)
       sources.push_back({part.name, part.name, {former.file(rank)}, {}});
     GatheredReader reader(std::move(sources));
-    return read_state(parts, reader);
+    read_state(parts, reader);
+    return ends - count_ends(parts);
   }
   std::erase_if(parts, [&](const StatePart& part) {
     if (part.name == "run") return true;
@@ -237,6 +247,7 @@ void read_restart(const Restart& restart, const Settings& settings,
   GatheredReader reader(std::move(sources));
   read_state(parts, reader);
   read_totals(former.file(0), restart.marker.pipeline_ranks(), totals);
+  return ends - count_ends(parts);
 }
 
 void read_parameters(const std::string& checkpoint, const CheckpointMarker& marker,

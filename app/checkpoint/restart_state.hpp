@@ -19,9 +19,9 @@ void read_parameters(const std::string& checkpoint, const CheckpointMarker& mark
 
 /// Reads this rank's state. On another layout parameters and moments come by their names from
 /// whoever wrote them, memories from the ends of the same boundary if it still exists: the others
-/// begin with first visits.
-void read_restart(const Restart& restart, const Settings& settings,
-                  const std::vector<int>& partition, int rank, std::vector<StatePart> parts,
-                  RunTotals& totals);
+/// begin with first visits. Returns the number of this rank's ends that begin so.
+int read_restart(const Restart& restart, const Settings& settings,
+                 const std::vector<int>& partition, int rank, std::vector<StatePart> parts,
+                 RunTotals& totals);
 
 }  // namespace deltapipe

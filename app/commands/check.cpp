@@ -164,8 +164,10 @@ std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
                               const std::vector<RankMachine>& machines, bool shows_schedule) {
   const ModelLayout model = plan_layout(settings, std::move(inputs.model));
   read_available_data(settings, model, inputs);
-  if (inputs.data)
+  if (inputs.data) {
+    print_warnings(texts_of(inputs.data->skipped));
     for (const std::string& note : inputs.data->notes) std::printf("# %s\n", note.c_str());
+  }
   const PipelineShape shape = planned_shape(settings, inputs, model);
   const std::vector<RankMemory> ranks =
       predict_memory(settings, model, shape, process_bytes(settings));

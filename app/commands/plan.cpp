@@ -377,6 +377,7 @@ void run_plan(const Settings& settings, bool as_json) {
   const Plan plan = make_plan(run);
   print_warnings(warnings_without_effect(settings));
   print_warnings(run.inputs.warnings);
+  if (run.inputs.data) print_warnings(texts_of(run.inputs.data->skipped));
   print_warnings(warnings_of_network(run.settings.network));
   print_warnings(warnings_of_bandwidths(settings.plan.bandwidths));
   if (as_json)

@@ -86,12 +86,15 @@ CheckpointMarker marker_of(const Settings& settings, const TrainingInputs& input
   return marker;
 }
 
-void resync(TrainingRun& run, const ProcessGrid& grid) {
-  const ResyncCounts counts = run.resync_memories();
-  if (grid.rank() == 0 && counts.kept + counts.forgotten > 0)
-    std::printf("memories of samples: %llu kept, %llu reset (both ends counted)\n",
-                static_cast<unsigned long long>(counts.kept),
-                static_cast<unsigned long long>(counts.forgotten));
+/// Returns the line that says which memories a restart resets; empty: none. `reset_ends`: ends that
+/// begin without the memories of the checkpoint.
+std::string reset_memories_text(TrainingRun& run, bool resyncs, std::uint64_t reset_ends) {
+  const ResyncCounts counts = resyncs ? run.resync_memories() : ResyncCounts{};
+  if (counts.kept + counts.forgotten > 0)
+    return fmt::format("memories of samples: {} kept, {} reset (both ends counted)", counts.kept,
+                       counts.forgotten);
+  if (reset_ends == 0) return "";
+  return fmt::format("memories of samples: reset at {} ends of boundaries", reset_ends);
 }
 
 }  // namespace
@@ -246,9 +249,14 @@ std::unique_ptr<TrainingRun> build_run(const Settings& settings, const TrainingI
   }
   auto run = std::make_unique<TrainingRun>(plan.training, *inputs.model.model, std::move(stages),
                                            *inputs.data.train, grid, progress);
-  if (restart)
-    read_restart(*restart, settings, partition, grid.rank(), run->state(), run->totals());
-  if (plan.training.pipeline.generations.resyncs) resync(*run, grid);
+  if (restart) {
+    const int ends =
+        read_restart(*restart, settings, partition, grid.rank(), run->state(), run->totals());
+    const std::string text = reset_memories_text(
+        *run, plan.training.pipeline.generations.resyncs,
+        all_reduce(progress, grid.world(), static_cast<std::uint64_t>(ends), Reduction::sum));
+    if (grid.rank() == 0 && !text.empty()) std::printf("%s\n", text.c_str());
+  }
   run->compare_replicas();
   return run;
 }

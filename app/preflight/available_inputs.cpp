@@ -105,8 +105,6 @@ void read_available_data(const Settings& settings, const ModelLayout& model,
   check_vocabulary(settings, vocabulary.size, model.model->shape());
   vocabulary.size = model.model->shape().vocabulary;
   inputs.data = read_samples(settings.data, *model.model, vocabulary, model.tokens);
-  for (const SkippedLines& skipped : inputs.data->skipped)
-    inputs.warnings.push_back(text_of(skipped));
 }
 
 PipelineShape planned_shape(const Settings& settings, const AvailableInputs& inputs,

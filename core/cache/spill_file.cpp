@@ -55,6 +55,11 @@ std::string system_message(int error) {
                              "checkpoints written before are complete"});
 }
 
+/// For a file that cannot be used any more. Mode resync replaces it.
+constexpr const char* kDamagedRemedy =
+    "check the disk, restore the file, or resume without its records with "
+    "checkpoint.mode = \"resync\"";
+
 std::string directory_of(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   return parent.empty() ? "." : parent.string();
@@ -234,9 +239,8 @@ SpillFile::SpillFile(const std::string& path, const CacheIdentity& identity, std
     create(identity);
   } else {
     open_descriptor(path_);
-    read_identity(identity);
     const std::uint64_t rows = rows_;
-    locate_datasets(path_);
+    open_existing(identity);
     if (rows_ < rows) grow(identity, rows);
     // An earlier start may have had no checkpoints.
     if (identity.is_needed) set_needed(true);
@@ -255,7 +259,8 @@ void SpillFile::throw_foreign(const std::string& what, const std::string& value)
   throw UserError({.what = "not this run's activation cache: " + what,
                    .file = path_,
                    .value = value,
-                   .remedy = "move or remove the file, or set another cache.directory"});
+                   .remedy = "restore this run's file, or resume without its records with "
+                             "checkpoint.mode = \"resync\""});
 }
 
 SpillFile::~SpillFile() {
@@ -395,6 +400,18 @@ void SpillFile::read_identity(const CacheIdentity& expected) {
   const std::string run_id = file.find_plain_attribute(kRunId).value_or("");
   if (run_id != expected.owner.run_id)
     throw_foreign("run_id is not " + expected.owner.run_id, run_id);
+}
+
+void SpillFile::open_existing(const CacheIdentity& identity) try {
+  read_identity(identity);
+  locate_datasets(path_);
+} catch (const UserError& error) {
+  // HDF5 gives a reason and no remedy.
+  if (!error.mistake().remedy.empty()) throw;
+  throw UserError({.what = "the activation cache is damaged: " + error.mistake().what,
+                   .file = path_,
+                   .value = error.mistake().value,
+                   .remedy = kDamagedRemedy});
 }
 
 void SpillFile::locate_datasets(const std::string& place) {
@@ -589,7 +606,7 @@ void SpillFile::read_bytes(void* bytes, std::size_t size, std::uint64_t offset) 
   if (try_read_bytes(bytes, size, offset)) return;
   throw UserError({.what = "the activation cache cannot be read: " + system_message(EIO),
                    .file = path_,
-                   .remedy = "check the disk, remove the file and start again"});
+                   .remedy = kDamagedRemedy});
 }
 
 /// Returns false if the disk cannot read the range (EIO).
@@ -603,7 +620,7 @@ bool SpillFile::try_read_bytes(void* bytes, std::size_t size, std::uint64_t offs
       throw UserError({.what = "the activation cache cannot be read: " +
                                (count == 0 ? "the file was truncated" : system_message(errno)),
                        .file = path_,
-                       .remedy = "check the disk, remove the file and start again"});
+                       .remedy = kDamagedRemedy});
     to += count;
     size -= static_cast<std::size_t>(count);
     offset += static_cast<std::uint64_t>(count);

@@ -116,6 +116,7 @@ class SpillFile {
   void grow(const CacheIdentity& identity, std::uint64_t rows);
   void set_needed(bool needed);
   void open_descriptor(const std::string& place);
+  void open_existing(const CacheIdentity& identity);
   void read_identity(const CacheIdentity& expected);
   void locate_datasets(const std::string& place);
   void reserve_space();

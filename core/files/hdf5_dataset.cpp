@@ -278,9 +278,9 @@ void Dataset::write_elements(std::uint64_t first_row, std::uint64_t rows, Elemen
   const Lock lock;
   const std::string what = "cannot write " + quoted("dataset", name_);
   const Selection selection = select_rows(id(), shape_, first_row, rows, what, file_name());
-  check(H5Dwrite(id(), memory_type(type), selection.memory.get(), selection.file.get(), H5P_DEFAULT,
-                 values),
-        what, file_name());
+  if (H5Dwrite(id(), memory_type(type), selection.memory.get(), selection.file.get(), H5P_DEFAULT,
+               values) < 0)
+    fail_writing(what);
 }
 
 void Dataset::read_elements(std::uint64_t first_row, std::uint64_t rows, ElementType type,

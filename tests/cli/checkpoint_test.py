@@ -631,6 +631,34 @@ class Checkpoints(support.TestCase):
         self.assert_stops(result, str(notes), "in the way")
         self.assertEqual(notes.read_text(), "notes")
 
+    def test_a_spill_file_with_damaged_metadata(self):
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        output = self.output("metadata")
+        self.stop(deck, output)
+        damaged = output / "cache-replica0-boundary0-forward-receiver.h5"
+        content = bytearray(damaged.read_bytes())
+        header = content.index(b"OHDR", content.index(b"OHDR") + 4)  # of the first dataset
+        content[header + 20] ^= 0xff
+        damaged.write_bytes(content)
+        result = support.finish(self.begin(deck, output))
+        self.assert_stops(result, str(damaged), 'checkpoint.mode = "resync"')
+        result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
+        self.assertIn("resuming from the checkpoint of step 1", result.out)
+
+    def test_memories_that_a_restart_resets_are_counted(self):
+        deck = self.deck(**MEMORY, checkpoint={"mode": "resync"})
+        output = self.output("reset")
+        self.stop(deck, output)
+        result = self.go_on(deck, output)
+        self.assertIn("memories of samples: reset at 3 ends of boundaries", result.out)
+        output = self.output("reset-layout")
+        self.stop(self.deck(**MEMORY), output)
+        result = self.go_on(self.deck(**MEMORY), output, stages=3)
+        self.assertIn("memories of samples: reset at", result.out)
+        output = self.output("not-reset")
+        self.stop(self.deck(**MEMORY), output)
+        self.assertNotIn("memories of samples", self.go_on(self.deck(**MEMORY), output).out)
+
     def test_spill_files_that_another_run_needs(self):
         deck = self.deck(**MEMORY, cache={"budget": "10 kB",
                                           "directory": str(self.output("needed-cache"))})
@@ -897,6 +925,7 @@ class Checkpoints(support.TestCase):
                                    ("training.seed=7", "42", "7"),
                                    ("training.steps=13", "12", "13"),
                                    ("training.micro_batches=3", "2", "3"),
+                                   ("training.micro_batch_size=3", "2", "3"),
                                    ("boundary.forward.bits=5", "4", "5")):
             with self.subTest(override=override):
                 key = override.split("=")[0]

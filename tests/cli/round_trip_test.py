@@ -115,6 +115,9 @@ class RoundTrip(support.TestCase):
             data={"train": [str(lines)], "bad_lines": "skip"}, pipeline={"stages": 2}))
         said = self.succeed(["train", deck, f"output.directory={self.output('lines')}"], 2)
         self.assertEqual(said.err.count("1 of 61 lines are skipped"), 1)
+        for options in ([], ["--plan", "plan.flops=1e10"]):
+            said = self.succeed(["check", deck, *options])
+            self.assertEqual(said.err.count("1 of 61 lines are skipped"), 1)
         self.assert_stops(support.run(["train", deck, "data.bad_lines=error",
                                        "pipeline.stages=1"]), "lines.jsonl:61:", "not a string")
 
