@@ -7,6 +7,8 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <tuple>
+#include <utility>
 
 #include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/transport/agree.hpp"
@@ -142,17 +144,48 @@ class Reference {
       most = std::max(most, std::abs(x[i]));
       mean += std::abs(x[i]) / count;
     }
-    const int largest = (1 << (bits_ - 1)) - 1;
-    const double s = bits_ == 1 ? rounded_up(mean) : rounded_up(most / (bits_ == 2 ? 4 : largest));
+    const double s = bits_ == 1               ? rounded_up(mean)
+                     : bits_ > 4 || most == 0 ? rounded_up(most / reach())
+                                              : rounded_up(fitted_scale(x, is_sent));
     for (std::size_t i = 0; i < x.size(); ++i) {
-      double level = x[i] >= 0 ? 1 : -1;
-      if (bits_ == 2 && std::abs(x[i]) >= 2 * s) level *= 3;
-      if (bits_ > 2) level = s > 0 ? std::rint(x[i] / s) : 0;
-      if (!is_sent[i]) level = 0;
-      e[i] = x[i] - level * s;
-      x[i] = level * s;
+      const double sent = is_sent[i] ? nearest(x[i], s) : 0;
+      e[i] = x[i] - sent;
+      x[i] = sent;
     }
     return x;
+  }
+
+  double reach() const { return bits_ == 2 ? 4 : (1 << (bits_ - 1)) - 1; }
+
+  /// The nearest value that a code of scale s has.
+  double nearest(double x, double s) const {
+    const double largest = (1 << (bits_ - 1)) - 1, sign = x >= 0 ? 1 : -1;
+    if (bits_ == 1) return sign * s;
+    if (bits_ == 2) return sign * s * (std::abs(x) >= 2 * s ? 3 : 1);
+    return s > 0 ? s * std::clamp(std::rint(x / s), -largest, largest) : 0;
+  }
+
+  /// The scale of those tried that has the least squared error.
+  double fitted_scale(const std::vector<double>& x, const std::vector<bool>& is_sent) const {
+    double most = 0, mean2 = 0, count = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (!is_sent[i]) continue;
+      most = std::max(most, std::abs(x[i]));
+      mean2 += x[i] * x[i];
+      count += 1;
+    }
+    const double coarsest = most / reach();
+    const double for_normal = bits_ == 2 ? 0.4978 : bits_ == 3 ? 0.6508 : 0.3534;
+    double best = coarsest, least = std::numeric_limits<double>::max();
+    for (int k = -1; k < 6; ++k) {
+      const double tried =
+          std::min(for_normal * std::sqrt(mean2 / count) * std::pow(2, 0.5 * k), coarsest);
+      double error2 = 0;
+      for (std::size_t i = 0; i < x.size(); ++i)
+        if (is_sent[i]) error2 += std::pow(x[i] - nearest(x[i], tried), 2);
+      if (error2 < least) std::tie(least, best) = std::pair(error2, tried);
+    }
+    return best;
   }
 
   /// All, or the largest magnitudes.
