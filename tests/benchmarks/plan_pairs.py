@@ -3,7 +3,8 @@
 """Predictions of `check --plan` beside measured steps over emulated links. Rates come from runs of
 two stages without links, one for each codec. Needs Open MPI, NumPy and h5py, and an idle machine.
 
-  tests/benchmarks/plan_pairs.py [--stages 2 4 8] [--replicas 1 2] [--steps 12] [--json FILE]
+  tests/benchmarks/plan_pairs.py [--stages 2 4 8] [--replicas 1 2] [--bandwidths "30 Mbit/s" ...]
+                                 [--steps 12] [--json FILE]
 
 A measured step is the median of the second half of a run's steps. Prints a table and the largest
 deviation.
@@ -36,7 +37,6 @@ CODECS = {
     "topk 10 %": ["boundary.forward.codec=topk", "boundary.forward.topk=0.1",
                   "boundary.backward.codec=topk", "boundary.backward.topk=0.1"],
 }
-BANDWIDTHS = "100 Mbit/s", "30 Mbit/s", "10 Mbit/s"
 DECK = """
 [model.new]
 n_layer = 8
@@ -70,6 +70,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--stages", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--bandwidths", nargs="+", default=["100 Mbit/s", "30 Mbit/s", "10 Mbit/s"])
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--mpiexec", default=MPIEXEC)
@@ -102,7 +103,7 @@ def main():
             rates = train(place / "rates", 2, [*keys, "pipeline.stages=2"])
             for stages in options.stages:
                 for replicas in options.replicas:
-                    for bandwidth in BANDWIDTHS:
+                    for bandwidth in options.bandwidths:
                         run = [*keys, f"pipeline.stages={stages}", f"pipeline.replicas={replicas}",
                                f"network.bandwidth={bandwidth}", "network.latency=1 ms",
                                f"network.replicas.bandwidth={bandwidth}",
