@@ -197,12 +197,14 @@ void PlannedStep::plan_sums(const ModelLayout& model) {
       if (bucket != embedding && bucket != common) early.push_back(size);
     }
     // They travel beside gradients.
-    sum.bytes += replica_sum_bytes(statistic_sizes(made->parameters()), replicas, {}) /
-                 static_cast<std::uint64_t>(replicas);
-    sum.rounds_at_once = replica_sum_rounds(sizes, replicas, settings_.replicas);
+    const std::vector<std::size_t> statistics = statistic_sizes(made->parameters());
+    const int rounds_of_statistics = replica_sum_rounds(statistics, replicas, {});
+    sum.bytes += replica_sum_bytes(statistics, replicas, {}) / static_cast<std::uint64_t>(replicas);
+    sum.rounds_at_once =
+        rounds_of_statistics + replica_sum_rounds(sizes, replicas, settings_.replicas);
     sum.parts = std::max(1, static_cast<int>(early.size()));
     sum.pieces = replica_sum_pieces(early, replicas, settings_.replicas);
-    sum.rounds = replica_sum_rounds(early, replicas, settings_.replicas);
+    sum.rounds = rounds_of_statistics + replica_sum_rounds(early, replicas, settings_.replicas);
     if (embedding >= 0)
       sum.embedding_rounds =
           replica_sum_rounds(std::span(sizes).subspan(static_cast<std::size_t>(embedding), 1),

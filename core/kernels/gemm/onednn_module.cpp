@@ -141,8 +141,8 @@ class Convolution {
     };
     const dnnl::memory::desc user({kind.outputs, kind.channels, kind.kernel, kind.kernel},
                                   Type::f32, Tag::oihw);
-    const auto [x, w, y] = described(pass_);
-    const auto [forward_x, forward_w, forward_y] = described(0);
+    const Operands of_pass = described(pass_), of_forward = described(0);
+    const dnnl::memory::desc &x = of_pass.x, &w = of_pass.weights, &y = of_pass.y;
     user_weights_ = dnnl::memory(user, engine(), DNNL_MEMORY_NONE);
     const dnnl::memory::dims strides = {kind.stride, kind.stride};
     const dnnl::memory::dims padding = {kind.padding, kind.padding};
@@ -151,8 +151,8 @@ class Convolution {
     using Weights = dnnl::convolution_backward_weights;
     constexpr auto kKind = dnnl::prop_kind::forward_training;
 #if DNNL_VERSION_MAJOR >= 3
-    Forward::primitive_desc forward(engine(), kKind, kAlgorithm, forward_x, forward_w, forward_y,
-                                    strides, padding, padding);
+    Forward::primitive_desc forward(engine(), kKind, kAlgorithm, of_forward.x, of_forward.weights,
+                                    of_forward.y, strides, padding, padding);
     const auto make = [&]<class Pass>(Pass) {
       typename Pass::primitive_desc made(engine(), kAlgorithm, x, w, y, strides, padding, padding,
                                          forward);
@@ -160,8 +160,8 @@ class Convolution {
       return made;
     };
 #else
-    const Forward::desc forward_operation(kKind, kAlgorithm, forward_x, forward_w, forward_y,
-                                          strides, padding, padding);
+    const Forward::desc forward_operation(kKind, kAlgorithm, of_forward.x, of_forward.weights,
+                                          of_forward.y, strides, padding, padding);
     Forward::primitive_desc forward(forward_operation, engine());
     const auto make = [&]<class Pass>(Pass) {
       const typename Pass::desc operation(kAlgorithm, x, w, y, strides, padding, padding);
