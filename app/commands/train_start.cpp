@@ -90,11 +90,13 @@ CheckpointMarker marker_of(const Settings& settings, const TrainingInputs& input
 /// begin without the memories of the checkpoint.
 std::string reset_memories_text(TrainingRun& run, bool resyncs, std::uint64_t reset_ends) {
   const ResyncCounts counts = resyncs ? run.resync_memories() : ResyncCounts{};
+  std::string text;
   if (counts.kept + counts.forgotten > 0)
-    return fmt::format("memories of samples: {} kept, {} reset (both ends counted)", counts.kept,
-                       counts.forgotten);
-  if (reset_ends == 0) return "";
-  return fmt::format("memories of samples: reset at {} ends of boundaries", reset_ends);
+    text =
+        fmt::format("{} samples kept, {} reset (both ends counted)", counts.kept, counts.forgotten);
+  if (const std::uint64_t ends = resyncs ? counts.empty_ends : reset_ends; ends > 0)
+    text += fmt::format("{}reset at {} ends of boundaries", text.empty() ? "" : "; ", ends);
+  return text.empty() ? text : "memories: " + text;
 }
 
 }  // namespace

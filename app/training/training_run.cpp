@@ -316,9 +316,9 @@ bool TrainingRun::forget_damaged_records() {
 
 ResyncCounts TrainingRun::resync_memories() {
   const ResyncCounts mine = pipeline_.resync_memories();
-  std::vector<std::uint64_t> sums = {mine.kept, mine.forgotten};
+  std::vector<std::uint64_t> sums = {mine.kept, mine.forgotten, mine.empty_ends};
   all_reduce(progress_, grid_.world(), sums, Reduction::sum);
-  return {.kept = sums[0], .forgotten = sums[1]};
+  return {.kept = sums[0], .forgotten = sums[1], .empty_ends = sums[2]};
 }
 
 std::vector<StatePart> TrainingRun::state() {

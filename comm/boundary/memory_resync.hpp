@@ -16,7 +16,15 @@ namespace deltapipe {
 /// Numbers of samples of the ends' caches.
 struct ResyncCounts {
   std::uint64_t kept = 0;
-  std::uint64_t forgotten = 0;  ///< were in at least one file
+  std::uint64_t forgotten = 0;   ///< were in at least one file
+  std::uint64_t empty_ends = 0;  ///< ends of boundaries without a file, whose memories are reset
+
+  ResyncCounts& operator+=(const ResyncCounts& other) {
+    kept += other.kept;
+    forgotten += other.forgotten;
+    empty_ends += other.empty_ends;
+    return *this;
+  }
 };
 
 /// Exchanges visits and a hash of every record with the peer. Both ends call it before the first

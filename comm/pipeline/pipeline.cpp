@@ -113,11 +113,7 @@ std::vector<StatePart> Pipeline::state() {
 
 ResyncCounts Pipeline::resync_memories() {
   ResyncCounts counts;
-  for (const auto& stage : stages_) {
-    const ResyncCounts of_stage = stage->resync_memories();
-    counts.kept += of_stage.kept;
-    counts.forgotten += of_stage.forgotten;
-  }
+  for (const auto& stage : stages_) counts += stage->resync_memories();
   return counts;
 }
 

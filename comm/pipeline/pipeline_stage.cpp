@@ -622,10 +622,8 @@ void PipelineStage::for_memories(const F& f) {
 ResyncCounts PipelineStage::resync_memories() {
   ResyncCounts counts;
   for_memories([&](BoundaryEnd& end, int peer, int tag) {
-    const ResyncCounts of_end =
-        deltapipe::resync_memories(progress_, grid_.pipeline_comm(), peer, tag, end);
-    counts.kept += of_end.kept;
-    counts.forgotten += of_end.forgotten;
+    counts += deltapipe::resync_memories(progress_, grid_.pipeline_comm(), peer, tag, end);
+    if (!end.cache()->has_file()) ++counts.empty_ends;
   });
   return counts;
 }

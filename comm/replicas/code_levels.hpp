@@ -78,31 +78,32 @@ struct CodeLevels {
   KOKKOS_INLINE_FUNCTION float step_for_normal() const {
     return bits == 2 ? 0.4978f : bits == 3 ? 0.6508f : 0.3534f;
   }
-  /// Returns the best scale of values x * unit, at most 1: steps for normal values, which are
-  /// doubled in two steps because others have more large values.
+  /// Returns the best scale of values x * unit, whose largest magnitude is 1: the one that reaches
+  /// it, or a finer one. These are steps for normal values, which are doubled in two steps because
+  /// others have more large values.
   template <class Member>
   KOKKOS_INLINE_FUNCTION float fitted_scale(const Member& team, int n, const float* x,
                                             float unit) const {
     constexpr int kSteps = 7;
     constexpr float kRoot = 1.41421356f;
+    const auto error2 = [=, *this](float step) {
+      const float inverse = 1.0f / step;
+      return row_sum<float>(team, n, [=, *this](int i) {
+        const float y = x[i] * unit, left = y - value(code(y, inverse), step);
+        return left * left;
+      });
+    };
     const float part = 1.0f / static_cast<float>(n);
     const float mean2 =
         row_sum<float>(team, n, [=](int i) { return (x[i] * unit) * (x[i] * unit) * part; });
     const float coarsest = 1.0f / reach();
-    float step = step_for_normal() / kRoot * std::sqrt(mean2), best = coarsest, least = kMaxFloat;
-    for (int k = 0; k < kSteps; ++k, step *= kRoot) {
-      const float tried = step < coarsest ? step : coarsest;
-      const float inverse = 1.0f / tried;
-      const float error2 = row_sum<float>(team, n, [=, *this](int i) {
-        const float y = x[i] * unit, left = y - value(code(y, inverse), tried);
-        return left * left;
-      });
-      if (error2 < least) {
-        least = error2;
-        best = tried;
+    float best = coarsest, least = error2(coarsest);
+    float step = step_for_normal() / kRoot * std::sqrt(mean2);
+    for (int k = 0; k < kSteps && step < coarsest; ++k, step *= kRoot)
+      if (const float error = error2(step); error < least) {
+        least = error;
+        best = step;
       }
-      if (tried == coarsest) break;
-    }
     return best;
   }
 };

@@ -57,8 +57,8 @@ std::string system_message(int error) {
 
 /// For a file that cannot be used any more. Mode resync replaces it.
 constexpr const char* kDamagedRemedy =
-    "check the disk, restore the file, or resume without its records with "
-    "checkpoint.mode = \"resync\"";
+    "check the disk and restore the file, resume without its records with "
+    "checkpoint.mode = \"resync\" or, if there is no checkpoint, start again";
 
 std::string directory_of(const std::string& path) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
@@ -406,8 +406,8 @@ void SpillFile::open_existing(const CacheIdentity& identity) try {
   read_identity(identity);
   locate_datasets(path_);
 } catch (const UserError& error) {
-  // HDF5 gives a reason and no remedy.
-  if (!error.mistake().remedy.empty()) throw;
+  // What HDF5 cannot read has a remedy for other files, or none.
+  if (error.mistake().remedy.find("checkpoint.mode") != std::string::npos) throw;
   throw UserError({.what = "the activation cache is damaged: " + error.mistake().what,
                    .file = path_,
                    .value = error.mistake().value,

@@ -17,8 +17,9 @@ void ImageWorkspace<Real>::reserve(const ImageWorkspaceSize& size, const RealGem
   const auto vector = [&](const char* label, std::size_t elements) {
     return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, elements);
   };
-  convolution = gemm != nullptr ? ConvolutionWorkspace<Real>(*gemm, size.convolution, memory)
-                                : ConvolutionWorkspace<Real>(size.convolution, training, memory);
+  convolution = gemm != nullptr
+                    ? ConvolutionWorkspace<Real>(*gemm, size.convolution, training, memory)
+                    : ConvolutionWorkspace<Real>(size.convolution, training, memory);
   a = vector("deltapipe::ImageWorkspace::a", size.elements);
   if (training) b = vector("deltapipe::ImageWorkspace::b", size.elements);
   column_pairs = vector("deltapipe::ImageWorkspace::columnPairs", 2 * std::size_t(size.channels));

@@ -532,7 +532,7 @@ class Checkpoints(support.TestCase):
         copy = self.output("compared-copy")
         shutil.copytree(output, copy)
         result = self.go_on(deck, output)
-        counts = re.search(r"memories of samples: (\d+) kept, (\d+) reset", result.out)
+        counts = re.search(r"memories: (\d+) samples kept, (\d+) reset", result.out)
         self.assertEqual(int(counts[2]), 0, result.out)
         self.assertGreaterEqual(int(counts[1]), 2 * 30)
         losses = [support.Run(path / "run.h5").losses for path in (output, reference)]
@@ -544,7 +544,7 @@ class Checkpoints(support.TestCase):
                 file["records"][file["slots"][n], 7] ^= 1
             file["visits"][8] += 1
         result = self.go_on(deck, copy)
-        counts = re.search(r"memories of samples: (\d+) kept, (\d+) reset", result.out)
+        counts = re.search(r"memories: (\d+) samples kept, (\d+) reset", result.out)
         self.assertEqual(int(counts[2]), 6, result.out)
         self.assertGreater(support.Run(copy / "run.h5").steps["cache_first_visits"][9:].sum(), 0)
 
@@ -621,7 +621,7 @@ class Checkpoints(support.TestCase):
             result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
             self.assertIn("resuming from the checkpoint of step 3", result.out)
             self.assertRegex(result.err, f"warning: an activation cache cannot be used.*{damaged}")
-            counts = re.search(r"memories of samples: (\d+) kept, (\d+) reset", result.out)
+            counts = re.search(r"memories: (\d+) samples kept, (\d+) reset", result.out)
             self.assertGreater(int(counts[2]), 0, result.out)
         # A user's own file under that name stays.
         self.stop(deck, self.output("notes"))
@@ -650,14 +650,14 @@ class Checkpoints(support.TestCase):
         output = self.output("reset")
         self.stop(deck, output)
         result = self.go_on(deck, output)
-        self.assertIn("memories of samples: reset at 3 ends of boundaries", result.out)
+        self.assertIn("memories: reset at 3 ends of boundaries", result.out)
         output = self.output("reset-layout")
         self.stop(self.deck(**MEMORY), output)
         result = self.go_on(self.deck(**MEMORY), output, stages=3)
-        self.assertIn("memories of samples: reset at", result.out)
+        self.assertIn("memories: reset at", result.out)
         output = self.output("not-reset")
         self.stop(self.deck(**MEMORY), output)
-        self.assertNotIn("memories of samples", self.go_on(self.deck(**MEMORY), output).out)
+        self.assertNotIn("memories: ", self.go_on(self.deck(**MEMORY), output).out)
 
     def test_spill_files_that_another_run_needs(self):
         deck = self.deck(**MEMORY, cache={"budget": "10 kB",
@@ -832,7 +832,7 @@ class Checkpoints(support.TestCase):
                 file.attrs["blocks_before"] = np.uint64(1)
         result = self.go_on(deck, output)
         self.assertIn("blocks_before is not 2 (got 1)", result.err)
-        self.assertNotRegex(result.out, r"memories of samples: [1-9]\d* kept")
+        self.assertNotRegex(result.out, r"memories: [1-9]\d* samples kept")
 
     def test_a_budget_with_which_nothing_spills(self):
         deck = self.deck(**MEMORY, cache={"budget": "10 kB"})

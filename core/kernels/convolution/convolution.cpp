@@ -2,8 +2,10 @@
 #include "core/kernels/convolution/convolution.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
+#include "core/base/numeric/number_formats.hpp"
 #include "core/base/parallel/kernel.hpp"
 #include "core/kernels/add_values.hpp"
 #include "core/kernels/convolution/im2col.hpp"
@@ -161,14 +163,18 @@ void weight_gradient(const ExecSpace& exec, const ConvolutionShape& shape,
   if (is_separate) channel_major_gradient<Real>(exec, shape, dw_OF, accumulate, gradient);
 }
 
-/// Rounds images as rows of one image each.
-MatrixRef<const Bf16> round_images(const ExecSpace& exec, int images,
-                                   const MatrixRef<const float>& x_NC, const Vector<Bf16>& memory) {
-  DELTAPIPE_ASSERT(x_NC.size() <= memory.extent(0), "a larger convolution than reserved");
-  const std::size_t values = images > 0 ? x_NC.size() / images : 0;
-  round_to_bf16(exec, MatrixRef<const float>(x_NC.data(), images, values),
-                MatrixRef<Bf16>(memory.data(), images, values));
-  return MatrixRef<const Bf16>(memory.data(), x_NC.extent(0), x_NC.extent(1));
+/// Rounds a matrix without gaps between its rows.
+MatrixRef<const Bf16> rounded(const ExecSpace& exec, const MatrixRef<const float>& x,
+                              const Vector<Bf16>& memory) {
+  DELTAPIPE_ASSERT(x.size() <= memory.extent(0), "a larger convolution than reserved");
+  const float* const from = x.data();
+  Bf16* const to = memory.data();
+  for_tiles(
+      "deltapipe::Convolution::round", exec, static_cast<std::int64_t>(x.size()),
+      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
+        for (std::int64_t i = first; i < end; ++i) to[i] = bfloat_of(from[i]);
+      });
+  return MatrixRef<const Bf16>(to, x.extent(0), x.extent(1));
 }
 
 }  // namespace
@@ -184,24 +190,22 @@ void ConvolutionCapacity::raise(const ConvolutionShape& shape, int images) {
 
 template <class Real>
 ConvolutionWorkspace<Real>::ConvolutionWorkspace(const RealGemm& gemm,
-                                                 const ConvolutionCapacity& capacity,
+                                                 const ConvolutionCapacity& capacity, bool training,
                                                  const ViewAllocator& memory)
     : uses_onednn_(std::is_same_v<Real, float> && onednn::has_convolutions()), gemm_(gemm) {
-  reserve(capacity, memory);
+  if (training || !uses_onednn_) reserve(capacity, memory);
 }
 
 template <class Real>
 ConvolutionWorkspace<Real>::ConvolutionWorkspace(const ConvolutionCapacity& capacity, bool training,
                                                  const ViewAllocator& memory, bool emulated)
     : rounds_(true), uses_onednn_(!emulated && onednn::has_convolutions()) {
+  if (training) reserve(capacity, memory);
   const auto rounded = [&](const char* label, std::size_t elements) {
     return memory.uninitialized<Vector<Bf16>>(MemoryUse::workspace, label, elements);
   };
   input_ = rounded("deltapipe::Convolution::roundedInput", capacity.inputs);
-  if (training) {
-    gradient_ = rounded("deltapipe::Convolution::roundedGradient", capacity.outputs);
-    reserve(capacity, memory);
-  }
+  if (training) gradient_ = rounded("deltapipe::Convolution::roundedGradient", capacity.outputs);
   if (uses_onednn_) return;
   gemm_bf16_ = Bf16Gemm(memory, emulated);
   patches_.rounded = rounded("deltapipe::Convolution::roundedPatches", capacity.patches);
@@ -220,16 +224,14 @@ void ConvolutionWorkspace<Real>::reserve(const ConvolutionCapacity& capacity,
 
 template <class Real>
 MatrixRef<const Bf16> ConvolutionWorkspace<Real>::round_input(
-    const ExecSpace& exec, const ConvolutionShape& shape,
-    const MatrixRef<const float>& x_NC) const {
-  return round_images(exec, x_NC.extent_int(0) / shape.input_rows(), x_NC, input_);
+    const ExecSpace& exec, const MatrixRef<const float>& x_NC) const {
+  return rounded(exec, x_NC, input_);
 }
 
 template <class Real>
 MatrixRef<const Bf16> ConvolutionWorkspace<Real>::round_gradient(
-    const ExecSpace& exec, const ConvolutionShape& shape,
-    const MatrixRef<const float>& dy_NO) const {
-  return round_images(exec, dy_NO.extent_int(0) / shape.output_rows(), dy_NO, gradient_);
+    const ExecSpace& exec, const MatrixRef<const float>& dy_NO) const {
+  return rounded(exec, dy_NO, gradient_);
 }
 
 template <class Real>
@@ -238,8 +240,7 @@ void convolution_forward(const ExecSpace& exec, const ConvolutionShape& shape,
                          const MatrixRef<Real>& y_NO, const ConvolutionWorkspace<Real>& workspace) {
   if constexpr (std::is_same_v<Real, float>)
     if (workspace.rounds())
-      return forward(exec, shape, workspace.round_input(exec, shape, x_NC), weight, y_NO,
-                     workspace);
+      return forward(exec, shape, workspace.round_input(exec, x_NC), weight, y_NO, workspace);
   forward(exec, shape, x_NC, weight, y_NO, workspace);
 }
 
@@ -251,8 +252,8 @@ void convolution_input_gradient(const ExecSpace& exec, const ConvolutionShape& s
                                 const ConvolutionWorkspace<Real>& workspace) {
   if constexpr (std::is_same_v<Real, float>)
     if (workspace.rounds())
-      return input_gradient(exec, shape, workspace.round_gradient(exec, shape, dy_NO), weight, add,
-                            dx_NC, workspace);
+      return input_gradient(exec, shape, workspace.round_gradient(exec, dy_NO), weight, add, dx_NC,
+                            workspace);
   input_gradient(exec, shape, dy_NO, weight, add, dx_NC, workspace);
 }
 
@@ -265,8 +266,8 @@ void convolution_weight_gradient(const ExecSpace& exec, const ConvolutionShape& 
   if (gradient.extent(0) == 0) return;
   if constexpr (std::is_same_v<Real, float>)
     if (workspace.rounds())
-      return weight_gradient(exec, shape, workspace.round_input(exec, shape, x_NC),
-                             workspace.round_gradient(exec, shape, dy_NO), accumulate, gradient,
+      return weight_gradient(exec, shape, workspace.round_input(exec, x_NC),
+                             workspace.round_gradient(exec, dy_NO), accumulate, gradient,
                              workspace);
   weight_gradient(exec, shape, x_NC, dy_NO, accumulate, gradient, workspace);
 }

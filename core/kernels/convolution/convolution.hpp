@@ -31,7 +31,7 @@ template <class Real>
 class ConvolutionWorkspace {
  public:
   ConvolutionWorkspace() = default;
-  ConvolutionWorkspace(const RealGemm& gemm, const ConvolutionCapacity& capacity,
+  ConvolutionWorkspace(const RealGemm& gemm, const ConvolutionCapacity& capacity, bool training,
                        const ViewAllocator& memory);
   /// Products of bf16 if Real is float. `emulated`: see Bf16Gemm.
   ConvolutionWorkspace(const ConvolutionCapacity& capacity, bool training,
@@ -41,9 +41,9 @@ class ConvolutionWorkspace {
   bool uses_onednn() const { return uses_onednn_; }
 
   /// Return the operands of products of bf16; valid until the next call.
-  MatrixRef<const Bf16> round_input(const ExecSpace& exec, const ConvolutionShape& shape,
+  MatrixRef<const Bf16> round_input(const ExecSpace& exec,
                                     const MatrixRef<const float>& x_NC) const;
-  MatrixRef<const Bf16> round_gradient(const ExecSpace& exec, const ConvolutionShape& shape,
+  MatrixRef<const Bf16> round_gradient(const ExecSpace& exec,
                                        const MatrixRef<const float>& dy_NO) const;
 
   /// c = op(a) * op(b) + beta * c.

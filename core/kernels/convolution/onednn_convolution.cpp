@@ -29,11 +29,17 @@ void run(const ConvolutionShape& shape, int images, Pass pass, const void* x, co
   const char* const problem = module().convolve(&kind, const_cast<void*>(x),
                                                 const_cast<float*>(weights), const_cast<void*>(y));
   if (problem == nullptr) return;
-  throw UserError({.what = fmt::format(
-                       "oneDNN cannot compute a convolution of images of {} with a kernel of {}",
-                       text_of(shape.input), shape.kernel),
-                   .value = problem,
-                   .remedy = "build deltapipe with -DDELTAPIPE_ONEDNN=OFF"});
+  Mistake mistake = {
+      .what = fmt::format("oneDNN cannot compute a convolution of images of {} with a kernel of {}",
+                          text_of(shape.input), shape.kernel),
+      .value = problem};
+  if (std::is_same_v<T, Bf16>) {
+    mistake.remedy = "set training.precision = \"fp32\"";
+    mistake.keys = {"training.precision"};
+  } else {
+    mistake.remedy = "build deltapipe with -DDELTAPIPE_ONEDNN=OFF";
+  }
+  throw UserError(mistake);
 }
 
 /// Calls body(first, images) for parts of the images, which the threads share.

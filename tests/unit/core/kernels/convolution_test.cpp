@@ -64,6 +64,9 @@ const Case kCases[] = {{{{7, 5, 3}, 4, 3, 1, 1}, 2},
                        {{{5, 8, 2}, 3, 3, 1, 0}, 2},
                        {{{9, 7, 16}, 32, 3, 1, 1}, 4},
                        {{{8, 8, 64}, 16, 3, 2, 1}, 2},
+                       {{{7, 7, 64}, 64, 3, 1, 1}, 1},
+                       {{{7, 7, 64}, 128, 1, 2, 0}, 3},
+                       {{{4, 4, 128}, 128, 3, 1, 1}, 1},
                        // More patches than the workspace of a processor holds at a time.
                        {{{40, 37, 17}, 2, 3, 1, 1}, 3}};
 
@@ -123,7 +126,7 @@ TEMPLATE_TEST_CASE("Convolutions and their gradients are sums over the kernel",
                    "[kernels][convolution]", float, double) {
   const ViewAllocator memory;
   for (const Case& tested : kCases)
-    check_convolution<TestType>(tested, {RealGemm(memory), capacity_of(tested), memory},
+    check_convolution<TestType>(tested, {RealGemm(memory), capacity_of(tested), true, memory},
                                 std::is_same_v<TestType, float> ? 2e-5 : 1e-12,
                                 [](TestType value) { return static_cast<double>(value); });
 }
@@ -139,6 +142,28 @@ TEST_CASE("Convolutions in bf16 multiply rounded values and add in fp32",
       check_convolution<float>(tested, {capacity_of(tested), true, memory, emulated}, 2e-5,
                                rounded);
   }
+}
+
+TEST_CASE("Outputs alone require no memory for gradients", "[kernels][convolution][bf16]") {
+  const Case tested = {{{7, 5, 3}, 4, 3, 1, 1}, 2};
+  const std::size_t outputs = tested.images * tested.shape.output().values();
+  const auto x = random_values<float>(tested.images * tested.shape.input.values(), 1);
+  const auto w = random_values<float>(4 * tested.shape.patch_values(), 2);
+  const auto outputs_of = [&](const ConvolutionWorkspace<float>& workspace) {
+    const auto made = to_device(std::vector<float>(outputs, NAN));
+    const auto device_x = to_device(x), device_w = to_device(w);
+    convolution_forward<float>(ExecSpace(), tested.shape, rows(device_x, 3), device_w,
+                               rows(made, 4), workspace);
+    return to_host(made);
+  };
+  const ConvolutionCapacity capacity = capacity_of(tested);
+  const ViewAllocator memory;
+  CHECK(outputs_of({RealGemm(memory), capacity, false, memory}) ==
+        outputs_of({RealGemm(memory), capacity, true, memory}));
+  for (const bool emulated : {false, true})
+    if (emulated || has_fast_bf16_gemm())
+      CHECK(outputs_of({capacity, false, memory, emulated}) ==
+            outputs_of({capacity, true, memory, emulated}));
 }
 
 TEST_CASE("Maxima over places and their gradients are those of the definition",
