@@ -120,7 +120,7 @@ void check_spill_file(const SpillReference& reference) {
   const std::string found =
       hdf5::File::open_read_only(reference.path).find_plain_attribute("file_id").value_or("none");
   const std::string id = std::to_string(reference.id);
-  if (found == id) return;
+  if (found == id) return check_spill_file_datasets(reference.path);
   throw UserError(
       {.what = fmt::format(
            "is not the activation cache that the checkpoint refers to: its file_id is {}, not {}",

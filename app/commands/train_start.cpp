@@ -95,7 +95,7 @@ std::string reset_memories_text(TrainingRun& run, bool resyncs, std::uint64_t re
     text =
         fmt::format("{} samples kept, {} reset (both ends counted)", counts.kept, counts.forgotten);
   if (const std::uint64_t ends = resyncs ? counts.empty_ends : reset_ends; ends > 0)
-    text += fmt::format("{}reset at {} ends of boundaries", text.empty() ? "" : "; ", ends);
+    text += fmt::format("{}reset at {} end(s) of boundaries", text.empty() ? "" : "; ", ends);
   return text.empty() ? text : "memories: " + text;
 }
 

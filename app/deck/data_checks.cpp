@@ -97,13 +97,14 @@ bool is_tokenised(const DataSettings& data) {
 
 void check_model(const Settings& s) {
   const ModelSettings& m = s.model;
-  if (m.path.empty() && m.type == "resnet") return check_resnet(m);
+  if (!m.path.empty()) return;
+  if (m.type == "resnet") return check_resnet(m);
   if (m.n_embd % m.n_head != 0) {
     refuse_settings(
         {"model.new.n_head", "model.new.n_embd"}, "model.new.n_head does not divide n_embd",
         fmt::format("{} heads, {} channels", m.n_head, m.n_embd), "use a divisor of n_embd");
   }
-  if (m.path.empty() && is_text(s.data.kind) && s.data.sequence_length > m.n_positions) {
+  if (is_text(s.data.kind) && s.data.sequence_length > m.n_positions) {
     refuse_settings({"data.sequence_length", "model.new.n_positions"},
                     "data.sequence_length is longer than the new model's n_positions",
                     fmt::format("{} tokens, {} positions", s.data.sequence_length, m.n_positions),

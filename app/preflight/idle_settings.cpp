@@ -134,6 +134,10 @@ void add_warnings_of_replicas(const Settings& settings, std::vector<std::string>
       {"outer_momentum",
        replicas.outer_momentum != usual.outer_momentum && replicas.local_steps == 0,
        "replicas.local_steps"},
+      {"codec",
+       has_errors(codec) && settings.training.steps == 0 && replicas.warmup_epochs > 0 &&
+           replicas.warmup_epochs >= settings.training.epochs,
+       "replicas.warmup_epochs below training.epochs"},
       // Second moments freeze with one replica as well.
       {"codec", is_alone && codec != ReplicaCodec::none && codec != ReplicaCodec::adam_moment,
        several},

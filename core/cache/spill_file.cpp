@@ -37,6 +37,7 @@ constexpr const char* kDirectory = "output_directory";
 constexpr const char* kCheckpoints = "checkpoint_directory";
 constexpr const char* kNeeded = "needed";
 constexpr const char* kVersion = "format_version";
+constexpr const char* kDatasets[] = {"records", "slots", "visits", "checksums", kNeeded};
 constexpr std::uint64_t kFormatVersion = 5;
 constexpr std::uint64_t kPage = 4096;
 /// Space for HDF5's own structures: superblock, object headers, attributes; they use some
@@ -207,6 +208,11 @@ std::optional<CacheOwner> run_that_needs(const std::string& path) {
   const std::optional<hdf5::File> cache = open_cache(path);
   if (!cache || !is_needed(*cache)) return std::nullopt;
   return owner_of(*cache);
+}
+
+void check_spill_file_datasets(const std::string& path) {
+  const hdf5::File file = hdf5::File::open_read_only(path);
+  for (const char* const name : kDatasets) file.open_dataset(name);
 }
 
 void let_replace_spill_file(const std::string& path) {

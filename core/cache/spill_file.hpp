@@ -166,6 +166,9 @@ bool is_spill_file_of(const std::string& path, const CacheOwner& owner);
 /// a valid spill file.
 std::optional<CacheOwner> run_that_needs(const std::string& path);
 
+/// Opens the datasets of a spill file. Throws UserError when one of them cannot be opened.
+void check_spill_file_datasets(const std::string& path);
+
 /// Marks a file as no longer needed by its run. Throws UserError when that cannot be written.
 void let_replace_spill_file(const std::string& path);
 

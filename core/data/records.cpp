@@ -281,6 +281,16 @@ std::uint64_t for_each_record(
   return lines;
 }
 
+void throw_empty(const std::string& file, DataFormat format, const SkippedLines& skipped) {
+  std::string what = "the data file has no documents";
+  if (skipped.count > 0)
+    what += fmt::format("; {} lines are skipped, the first: {}", skipped.count, skipped.first);
+  throw UserError({.what = what,
+                   .file = file,
+                   .remedy = format == DataFormat::jsonl ? "write one JSON object per line"
+                                                         : "write one record per line"});
+}
+
 }  // namespace detail
 
 std::string text_of(const SkippedLines& lines) {

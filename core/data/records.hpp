@@ -36,6 +36,10 @@ struct RecordFields {
 };
 
 namespace detail {
+
+/// Throws the UserError of a file without documents.
+[[noreturn]] void throw_empty(const std::string& file, DataFormat format,
+                              const SkippedLines& skipped);
 /// Calls take(fields, line) for each record and refuse(error) for each other line. Returns the
 /// number of lines.
 std::uint64_t for_each_record(
@@ -69,13 +73,7 @@ SkippedLines read_records(const std::string& file, BadLines bad_lines, const Rec
     take(made);
   };
   skipped.lines = detail::for_each_record(file, fields, read, refuse);
-  if (empty)
-    throw UserError(
-        {.what = "the data file has no documents",
-         .file = file,
-         .value = skipped.count > 0 ? std::to_string(skipped.count) + " lines skipped" : "",
-         .remedy = fields.format == DataFormat::jsonl ? "write one JSON object per line"
-                                                      : "write one record per line"});
+  if (empty) detail::throw_empty(file, fields.format, skipped);
   return skipped;
 }
 

@@ -632,25 +632,33 @@ class Checkpoints(support.TestCase):
         self.assertEqual(notes.read_text(), "notes")
 
     def test_a_spill_file_with_damaged_metadata(self):
-        deck = self.deck(**MEMORY, cache={"budget": "10 kB"})
+        deck = self.deck(**MEMORY, cache={"budget": "10 kB"}, checkpoint={"milestone_every": 2})
         output = self.output("metadata")
-        self.stop(deck, output)
+        for _ in range(3):
+            self.stop(deck, output)
         damaged = output / "cache-replica0-boundary0-forward-receiver.h5"
         content = bytearray(damaged.read_bytes())
         header = content.index(b"OHDR", content.index(b"OHDR") + 4)  # of the first dataset
         content[header + 20] ^= 0xff
         damaged.write_bytes(content)
-        result = support.finish(self.begin(deck, output))
-        self.assert_stops(result, str(damaged), 'checkpoint.mode = "resync"')
-        result = self.go_on(deck, output, overrides=["checkpoint.mode=resync"])
-        self.assertIn("resuming from the checkpoint of step 1", result.out)
+        alone = self.output("metadata-alone")
+        shutil.copytree(output, alone)
+        result = self.go_on(deck, output)
+        self.assertIn("the checkpoint of step 3 is skipped", result.err)
+        self.assertIn("resuming from the checkpoint of step 2", result.out)
+        shutil.rmtree(checkpoint(alone, 2))
+        result = support.finish(self.begin(deck, alone))
+        self.assert_stops(result, 'checkpoint.mode = "resync"')
+        self.assertIn(damaged.name, result.err)
+        result = self.go_on(deck, alone, overrides=["checkpoint.mode=resync"])
+        self.assertIn("resuming from the checkpoint of step 3", result.out)
 
     def test_memories_that_a_restart_resets_are_counted(self):
         deck = self.deck(**MEMORY, checkpoint={"mode": "resync"})
         output = self.output("reset")
         self.stop(deck, output)
         result = self.go_on(deck, output)
-        self.assertIn("memories: reset at 3 ends of boundaries", result.out)
+        self.assertIn("memories: reset at 3 end(s) of boundaries", result.out)
         output = self.output("reset-layout")
         self.stop(self.deck(**MEMORY), output)
         result = self.go_on(self.deck(**MEMORY), output, stages=3)

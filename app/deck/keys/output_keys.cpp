@@ -42,7 +42,8 @@ void add_checkpoint(std::vector<Key>& keys, CheckpointSettings& c) {
       "exact stores the boundaries' memories of samples, and a restart gives the same bits. resync "
       "leaves them out: after a restart each sample's next visit is a first one.");
   add("change_optimizer", Flag{&c.change_optimizer},
-      "Allows a restart to change [training.optimizer], except frozen and relative_embeddings, and "
+      "Allows a restart to change [training.optimizer], except name, frozen and "
+      "relative_embeddings, and "
       "the length of the run. The new values apply from the checkpoint's step.");
   add("time_limit", Quantity{&c.time_limit_seconds, long_duration_units(), kLongest},
       "Time from the start of the run within which it stops and has written a checkpoint. 0 sets "
