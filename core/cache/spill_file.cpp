@@ -412,7 +412,7 @@ void SpillFile::open_existing(const CacheIdentity& identity) try {
   read_identity(identity);
   locate_datasets(path_);
 } catch (const UserError& error) {
-  // What HDF5 cannot read has a remedy for other files, or none.
+  // HDF5 gives a remedy for files of other kinds, or none.
   if (error.mistake().remedy.find("checkpoint.mode") != std::string::npos) throw;
   throw UserError({.what = "the activation cache is damaged: " + error.mistake().what,
                    .file = path_,
