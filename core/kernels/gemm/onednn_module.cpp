@@ -110,12 +110,10 @@ void multiply(const DeltapipeOnednnProduct& kind, const std::uint16_t* a, const 
   stream.wait();
 }
 
-/// Chooses another implementation than AMX's for numbers of channels that do not fill its tiles:
-/// see is_broken().
+/// Chooses another implementation than AMX's, which no test has run for convolutions yet. For
+/// products of matrices some are wrong: see is_broken().
 template <class Description>
-void avoid_broken(const DeltapipeOnednnConvolution& kind, Description& made) {
-  constexpr int kTile = 16;
-  if (kind.channels % kTile == 0 && kind.outputs % kTile == 0) return;
+void avoid_amx(Description& made) {
   while (std::strstr(made.impl_info_str(), "amx") != nullptr && made.next_impl()) {
   }
 }
@@ -156,7 +154,7 @@ class Convolution {
     const auto make = [&]<class Pass>(Pass) {
       typename Pass::primitive_desc made(engine(), kAlgorithm, x, w, y, strides, padding, padding,
                                          forward);
-      avoid_broken(kind, made);
+      avoid_amx(made);
       return made;
     };
 #else
@@ -166,11 +164,11 @@ class Convolution {
     const auto make = [&]<class Pass>(Pass) {
       const typename Pass::desc operation(kAlgorithm, x, w, y, strides, padding, padding);
       typename Pass::primitive_desc made(operation, engine(), forward);
-      avoid_broken(kind, made);
+      avoid_amx(made);
       return made;
     };
 #endif
-    avoid_broken(kind, forward);
+    avoid_amx(forward);
     x_ = dnnl::memory(x, engine(), DNNL_MEMORY_NONE);
     y_ = dnnl::memory(y, engine(), DNNL_MEMORY_NONE);
     dnnl::memory::desc chosen;
