@@ -15,7 +15,6 @@
 #include "comm/boundary/value_check.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/trace.hpp"
-#include "core/base/printable.hpp"
 
 namespace deltapipe {
 
@@ -307,11 +306,12 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   } catch (const UserError& error) {
     if (!memory.generations.resyncs) throw;
     make_cache(SpillStart::create);
-    // The remedy is what this start does.
+    Mistake mistake = error.mistake();
+    mistake.remedy.clear();  // it is what this start does
     std::fprintf(
         stderr,
-        "deltapipe: warning: an activation cache cannot be used, its samples start again: %s: %s\n",
-        printable(error.mistake().file).c_str(), printable(error.mistake().what).c_str());
+        "deltapipe: warning: an activation cache cannot be used, its samples start again: %s\n",
+        UserError(mistake).what());
   }
   // A start that writes no checkpoints may fail; the checkpoint that it resumes from then needs its
   // files.

@@ -807,7 +807,8 @@ class Checkpoints(support.TestCase):
             del file["visits"]
         damaged = files[0].read_bytes()
         result = support.finish(self.begin(deck, output, overrides=["checkpoint.every_steps=0"]))
-        self.assert_stops(result, str(files[0]))
+        self.assert_stops(result, 'checkpoint.mode = "resync"')
+        self.assertIn(str(files[0]), result.err)
         self.assertEqual(files[0].read_bytes(), damaged)
         files[0].write_bytes(whole)
         result = self.go_on(deck, output)
