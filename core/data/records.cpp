@@ -282,10 +282,12 @@ std::uint64_t for_each_record(
 }
 
 void throw_empty(const std::string& file, DataFormat format, const SkippedLines& skipped) {
-  std::string what = "the data file has no documents";
-  if (skipped.count > 0)
-    what += fmt::format("; {} lines are skipped, the first: {}", skipped.count, skipped.first);
-  throw UserError({.what = what,
+  constexpr const char* kEmpty = "the data file has no documents";
+  if (skipped.count > 0)  // the first error has a remedy
+    throw UserError({.what = fmt::format("{}; {} of {} lines are skipped, the first: {}", kEmpty,
+                                         skipped.count, skipped.lines, skipped.first),
+                     .file = file});
+  throw UserError({.what = kEmpty,
                    .file = file,
                    .remedy = format == DataFormat::jsonl ? "write one JSON object per line"
                                                          : "write one record per line"});

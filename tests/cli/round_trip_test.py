@@ -120,7 +120,7 @@ class RoundTrip(support.TestCase):
             self.assertEqual(said.err.count("1 of 61 lines are skipped"), 1)
         lines.write_text('{"text": 3}\n' * 2)
         self.assert_stops(support.run(["train", deck, "pipeline.stages=1"]),
-                          "no documents; 2 lines are skipped, the first: ", "not a string")
+                          "no documents; 2 of 2 lines are skipped, the first: ", "not a string")
         self.assert_stops(support.run(["train", deck, "data.bad_lines=error",
                                        "pipeline.stages=1"]), "lines.jsonl:1:", "not a string")
 

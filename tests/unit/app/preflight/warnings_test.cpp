@@ -179,7 +179,10 @@ TEST_CASE("settings of replicas and links that join nothing are warned of") {
   const std::string replicas = "pipeline.replicas = 2\n";
   CHECK(told_of("replicas.codec = \"topk\"") ==
         "replicas.codec has no effect: it requires pipeline.replicas = 2 or more");
-  CHECK(told_of("replicas.codec = \"adam_moment\"\nreplicas.warmup_epochs = 1").empty());
+  CHECK(told_of("pipeline.replicas = 2\nreplicas.codec = \"quantized\"\nreplicas.bits = 4\n"
+                "training.epochs = 3\nreplicas.warmup_epochs = 3") ==
+        "replicas.codec has no effect: it requires replicas.warmup_epochs below training.epochs");
+  CHECK(told_of("replicas.codec = \"adam_moment\"\nreplicas.warmup_epochs = 0.5").empty());
   CHECK(told_of(replicas + "replicas.codec = \"topk\"").empty());
   const std::string local = "replicas.local_steps = 4\ntraining.evaluate_every = 4\n";
   CHECK(told_of(local).find("replicas.local_steps is set and there is one replica") == 0);
@@ -188,9 +191,9 @@ TEST_CASE("settings of replicas and links that join nothing are warned of") {
         "replicas.outer_momentum has no effect: it requires replicas.local_steps");
   CHECK(told_of(replicas + "replicas.outer_learning_rate = 0.7").find("outer_learning_rate") !=
         std::string::npos);
-  CHECK(
-      told_of("replicas.codec = \"adam_moment\"\nreplicas.warmup_epochs = 1\nreplicas.bits = 4") ==
-      "replicas.bits has no effect: it requires pipeline.replicas = 2 or more");
+  CHECK(told_of(
+            "replicas.codec = \"adam_moment\"\nreplicas.warmup_epochs = 0.5\nreplicas.bits = 4") ==
+        "replicas.bits has no effect: it requires pipeline.replicas = 2 or more");
   CHECK(told_of(replicas + "replicas.warmup_epochs = 1").find("warmup_epochs has no effect") !=
         std::string::npos);
   CHECK(told_of("network.bandwidth = 1e6").find("set pipeline.stages") != std::string::npos);

@@ -192,7 +192,8 @@ TEST_CASE("Lines that hold no document are left out if the deck says so", "[data
   CHECK_THAT(text_of(documents.skipped[0]), Contains("4 of 6 lines are skipped") &&
                                                 Contains("a.jsonl:1:14: this text is not UTF-8"));
   write_bytes(file, "{\n");
-  CHECK_THAT(message(file, settings), Contains("no documents (got 1 lines skipped)"));
+  CHECK_THAT(message(file, settings),
+             Contains("no documents; 1 of 1 lines are skipped, the first: "));
   write_bytes(file, "[{\"text\": \"One\"}]\n");
   CHECK_THAT(message(file), Contains("jq -c"));
   write_bytes(file, "{\"text\"}\n");
