@@ -2,10 +2,8 @@
 #include "core/kernels/convolution/convolution.hpp"
 
 #include <algorithm>
-#include <cstdint>
 #include <type_traits>
 
-#include "core/base/numeric/number_formats.hpp"
 #include "core/base/parallel/kernel.hpp"
 #include "core/kernels/add_values.hpp"
 #include "core/kernels/convolution/im2col.hpp"
@@ -167,14 +165,9 @@ void weight_gradient(const ExecSpace& exec, const ConvolutionShape& shape,
 MatrixRef<const Bf16> rounded(const ExecSpace& exec, const MatrixRef<const float>& x,
                               const Vector<Bf16>& memory) {
   DELTAPIPE_ASSERT(x.size() <= memory.extent(0), "a larger convolution than reserved");
-  const float* const from = x.data();
-  Bf16* const to = memory.data();
-  for_tiles(
-      "deltapipe::Convolution::round", exec, static_cast<std::int64_t>(x.size()),
-      DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
-        for (std::int64_t i = first; i < end; ++i) to[i] = bfloat_of(from[i]);
-      });
-  return MatrixRef<const Bf16>(to, x.extent(0), x.extent(1));
+  const MatrixRef<Bf16> made(memory.data(), x.extent(0), x.extent(1));
+  round_to_bf16(exec, x, made);
+  return made;
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 #include "core/kernels/gemm/bf16_gemm.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 #include "core/base/error.hpp"
 #include "core/base/parallel/host_team.hpp"
+#include "core/base/parallel/kernel.hpp"
 #include "core/base/parallel/row.hpp"
 #include "core/kernels/gemm/onednn_gemm.hpp"
 
@@ -68,8 +70,19 @@ std::string bf16_configuration() {
 void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
                    const MatrixRef<Bf16>& y) {
   const int width = x.extent_int(1);
+  const auto has_gaps = [&](const auto& matrix) { return matrix.stride(0) != matrix.extent(1); };
+  if (!has_gaps(x) && !has_gaps(y)) {
+    const float* const from = x.data();
+    Bf16* const to = y.data();
+    for_tiles(
+        "deltapipe::Bf16Gemm::round", exec, static_cast<std::int64_t>(x.size()),
+        DELTAPIPE_LAMBDA(std::int64_t first, std::int64_t end) {
+          for (std::int64_t i = first; i < end; ++i) to[i] = bfloat_of(from[i]);
+        });
+    return;
+  }
   for_rows(
-      "deltapipe::Bf16Gemm::round", row_policy(exec, x.extent_int(0)),
+      "deltapipe::Bf16Gemm::roundRows", row_policy(exec, x.extent_int(0)),
       DELTAPIPE_LAMBDA(const RowMember& team) {
         const int n = team.league_rank();
         const float* const from = &x(n, 0);

@@ -45,10 +45,6 @@ MatrixRef<Real> rows(const Vector<Real>& values, int columns) {
   return MatrixRef<Real>(values.data(), values.extent(0) / columns, columns);
 }
 
-}  // namespace
-
-namespace {
-
 struct Case {
   ConvolutionShape shape;
   int images;
