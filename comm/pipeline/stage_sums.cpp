@@ -63,6 +63,7 @@ StageSums::StageSums(const PipelineOptions& options, const PipelineShape& shape,
       instances_(rank.instances),
       settings_(options.replicas),
       steps_(shape.steps),
+      stage_(rank.grid.stage(local)),
       rank_(rank.grid.pipeline_rank()),
       replica_(rank.grid.replica()),
       replicas_(rank.grid.replicas()),
@@ -71,8 +72,8 @@ StageSums::StageSums(const PipelineOptions& options, const PipelineShape& shape,
                         int number, const char* what) {
     return std::make_unique<ReduceScatterSum>(
         rank.progress,
-        ReduceScatterSum::Place{rank.grid.stage(local), rank.grid.stage_comm(local),
-                                rank.links.to_replicas(), number * ReduceScatterSum::kTags, what},
+        ReduceScatterSum::Place{stage_, rank.grid.stage_comm(local), rank.links.to_replicas(),
+                                number * ReduceScatterSum::kTags, what},
         buckets, settings, options.pipeline.payload_memory());
   };
   if (shape.training) gradients_ = gradient_buckets(stage);
@@ -201,8 +202,18 @@ void StageSums::take_measurements(StepMeasurements& into) {
 
 std::vector<StatePart> StageSums::state(const ExecSpace& exec) {
   std::vector<StatePart> parts = gradient_sum_->state(exec);
-  if (moment_sum_)
-    for (StatePart& part : moment_sum_->state(exec)) parts.push_back(std::move(part));
+  if (!moment_sum_) return parts;
+  for (StatePart& part : moment_sum_->state(exec)) parts.push_back(std::move(part));
+  StatePart& unreported = parts.emplace_back();
+  unreported.name = kReplicaErrorsPart + std::to_string(stage_) + ", unreported";
+  unreported.write = [this](StateWriter& writer) {
+    write_scalar(writer, "error2", moment_errors_.error2);
+    write_scalar(writer, "signal2", moment_errors_.signal2);
+  };
+  unreported.read = [this](StateReader& reader) {
+    moment_errors_.error2 = read_scalar<double>(reader, "error2");
+    moment_errors_.signal2 = read_scalar<double>(reader, "signal2");
+  };
   return parts;
 }
 

@@ -73,7 +73,7 @@ class StageSums {
   const ExecutionInstances instances_;
   const ReplicaSettings settings_;
   const std::uint64_t steps_;  ///< of the run
-  const int rank_, replica_, replicas_;
+  const int stage_, rank_, replica_, replicas_;
   const ParameterArena<float>& parameters_;
   std::vector<SumBucket> gradients_, moments_;
   std::unique_ptr<ReplicaSum> gradient_sum_;

@@ -34,19 +34,21 @@ class Replicas(support.TestCase):
     def weights(self, name):
         return (self.output(name) / "model" / "model.safetensors").read_bytes()
 
-    def check_parts(self, deck, layout, name):
-        """A run that stops as soon as it may and resumes has the bits of a whole one. Returns the
-        steps after which it stopped."""
+    def check_parts(self, deck, layout, name, stops=1):
+        """A run that stops as soon as it may, `stops` times, and resumes has the bits of a whole
+        one. Returns the steps after which it last stopped."""
         whole = self.train(deck, f"{name}-whole", 4, layout)
         output = self.output(f"{name}-parts")
         deck = support.merged(deck, {"output": {"overwrite": False}})
         command = ["train", self.deck_file(deck), f"output.directory={output}", *layout]
-        stopped = support.run([*command, "checkpoint.time_limit=0.001"], 4)
-        self.assertEqual(stopped.status, 75, str(stopped))
+        for _ in range(stops):
+            stopped = support.run([*command, "checkpoint.time_limit=0.001"], 4)
+            self.assertEqual(stopped.status, 75, str(stopped))
         steps = len(support.Run(output / "run.h5").losses)
         self.succeed(command, 4)
         parts = support.Run(output / "run.h5")
         self.assertEqual(parts.losses.tobytes(), whole.losses.tobytes())
+        np.testing.assert_array_equal(parts.steps["replica_error"], whole.steps["replica_error"])
         self.assertEqual(self.weights(f"{name}-parts"), self.weights(f"{name}-whole"))
         return steps
 
@@ -124,6 +126,13 @@ class Replicas(support.TestCase):
         deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 8})
         layout = quantized(2, "pipeline.stages=2", "replicas.warmup_epochs=0.1")
         self.check_parts(deck, layout, "restart")
+
+    def test_moments_resume(self):
+        """Also the errors of a sum of moments, which the next step reports."""
+        deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 8})
+        layout = moments(4, "pipeline.stages=2", "replicas.warmup_epochs=0.01",
+                         "output.log_every=1")
+        self.assertGreater(self.check_parts(deck, layout, "moments-restart", stops=3), 2)
 
     def test_restart_on_another_layout(self):
         deck = self.deck(checkpoint={"every_steps": 1000000}, training={"steps": 8},
