@@ -59,12 +59,21 @@ struct IntegerField {
   int last;               ///< values are 1 to `last`
   bool nullable = false;  ///< null keeps the default
 };
+struct RealRule {
+  const char* text;  ///< of a message, as in "'KEY' must be TEXT"
+  bool (*holds)(double);
+};
+inline constexpr RealRule kProbability = {"a probability from 0 to below 1",
+                                          [](double p) { return p >= 0 && p < 1; }};
+inline constexpr RealRule kNormEpsilon = {"above 0 and below 1",
+                                          [](double x) { return x > 0 && x < 1; }};
+inline constexpr RealRule kInitializerRange = {"from 0 to below 100",
+                                               [](double x) { return x >= 0 && x < 100; }};
 template <class Config>
 struct RealField {
   const char* key;
   double Config::*value;
-  const char* rule;  ///< of a message, as in "'KEY' must be RULE"
-  bool (*holds)(double);
+  RealRule rule;
 };
 
 /// Returns "key = value" with all digits, for comparison between ranks.
@@ -103,7 +112,8 @@ void check_field(const std::string& file, const IntegerField<Config>& field, con
 template <class Config>
 void check_field(const std::string& file, const RealField<Config>& field, const Config& config) {
   const double value = config.*field.value;
-  require_value(field.holds(value), file, fmt::format("'{}' must be {}", field.key, field.rule),
+  require_value(field.rule.holds(value), file,
+                fmt::format("'{}' must be {}", field.key, field.rule.text),
                 fmt::format("{}", value));
 }
 

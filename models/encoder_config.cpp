@@ -12,11 +12,6 @@ namespace deltapipe {
 
 namespace {
 
-constexpr const char* kProbability = "a probability from 0 to below 1";
-bool is_probability(double p) {
-  return p >= 0 && p < 1;
-}
-
 constexpr std::array<IntegerField<EncoderConfig>, 4> kEncoderIntegers = {{
     {"num_hidden_layers", nullptr, &EncoderConfig::layers, 1 << 14},
     {"num_attention_heads", nullptr, &EncoderConfig::heads, 1 << 14},
@@ -24,13 +19,10 @@ constexpr std::array<IntegerField<EncoderConfig>, 4> kEncoderIntegers = {{
     {"intermediate_size", nullptr, &EncoderConfig::hidden, 1 << 20},
 }};
 constexpr std::array<RealField<EncoderConfig>, 4> kEncoderReals = {{
-    {"layer_norm_eps", &EncoderConfig::layer_norm_epsilon, "above 0 and below 1",
-     [](double x) { return x > 0 && x < 1; }},
-    {"initializer_range", &EncoderConfig::initializer_range, "from 0 to below 100",
-     [](double x) { return x >= 0 && x < 100; }},
-    {"hidden_dropout_prob", &EncoderConfig::hidden_dropout, kProbability, is_probability},
-    {"attention_probs_dropout_prob", &EncoderConfig::attention_dropout, kProbability,
-     is_probability},
+    {"layer_norm_eps", &EncoderConfig::layer_norm_epsilon, kNormEpsilon},
+    {"initializer_range", &EncoderConfig::initializer_range, kInitializerRange},
+    {"hidden_dropout_prob", &EncoderConfig::hidden_dropout, kProbability},
+    {"attention_probs_dropout_prob", &EncoderConfig::attention_dropout, kProbability},
 }};
 
 }  // namespace
@@ -70,7 +62,7 @@ void read_classifier_dropout(const ConfigKeys& keys, const std::string& file, co
                              double& dropout) {
   if (keys.find(key) == nullptr) return;
   keys.real(key, dropout);
-  require_value(dropout >= 0, file, fmt::format("'{}' must be {}", key, kProbability),
+  require_value(dropout >= 0, file, fmt::format("'{}' must be {}", key, kProbability.text),
                 fmt::format("{}", dropout));
 }
 

@@ -23,11 +23,6 @@ constexpr const char* kSupportedGpt2 =
 constexpr std::array activations = {"gelu_new", "gelu_pytorch_tanh", "gelu_python_tanh",
                                     "gelu_accurate", "gelu_fast"};
 
-constexpr const char* kProbability = "a probability from 0 to below 1";
-bool is_probability(double p) {
-  return p >= 0 && p < 1;
-}
-
 // Products of two integers fit in 64 bits with a factor of 2^14 to spare.
 constexpr std::array<IntegerField<Gpt2Config>, 6> kGpt2Integers = {{
     {"n_layer", "num_hidden_layers", &Gpt2Config::n_layer, 1 << 14},
@@ -38,21 +33,14 @@ constexpr std::array<IntegerField<Gpt2Config>, 6> kGpt2Integers = {{
     {"n_inner", nullptr, &Gpt2Config::n_inner, 1 << 20, true},
 }};
 constexpr std::array<RealField<Gpt2Config>, 5> kGpt2Reals = {{
-    {"layer_norm_epsilon", &Gpt2Config::layer_norm_epsilon, "above 0 and below 1",
-     [](double x) { return x > 0 && x < 1; }},
-    {"initializer_range", &Gpt2Config::initializer_range, "from 0 to below 100",
-     [](double x) { return x >= 0 && x < 100; }},
-    {"embd_pdrop", &Gpt2Config::embd_pdrop, kProbability, is_probability},
-    {"attn_pdrop", &Gpt2Config::attn_pdrop, kProbability, is_probability},
-    {"resid_pdrop", &Gpt2Config::resid_pdrop, kProbability, is_probability},
+    {"layer_norm_epsilon", &Gpt2Config::layer_norm_epsilon, kNormEpsilon},
+    {"initializer_range", &Gpt2Config::initializer_range, kInitializerRange},
+    {"embd_pdrop", &Gpt2Config::embd_pdrop, kProbability},
+    {"attn_pdrop", &Gpt2Config::attn_pdrop, kProbability},
+    {"resid_pdrop", &Gpt2Config::resid_pdrop, kProbability},
 }};
 
 void check_kind(const ConfigKeys& keys) {
-  const Json* type = keys.find("model_type");
-  if (type == nullptr || *type != "gpt2") {
-    keys.refuse("'model_type' must be \"gpt2\"", type == nullptr ? "none" : shown(*type),
-                kSupportedGpt2);
-  }
   const Json* activation = keys.find_or_null("activation_function");
   if (activation != nullptr &&
       std::find(activations.begin(), activations.end(), *activation) == activations.end()) {

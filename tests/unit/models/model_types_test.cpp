@@ -270,6 +270,7 @@ TEST_CASE("A model of another type is refused with the known ones", "[model_type
     return std::string();
   };
   CHECK_THAT(refusal(R"({"model_type": "t5"})"), Contains("got \"t5\"") && Contains("\"gpt2\""));
+  CHECK_THAT(refusal(R"({"model_type": 2})"), Contains("got 2"));
   CHECK_THAT(refusal("{}"), Contains("got none"));
   CHECK_THAT(refusal("[]"), Contains("is not a JSON object"));
   CHECK_THAT(refusal("{"), Contains("is not valid JSON"));
