@@ -38,84 +38,77 @@ void AttentionBranch<Real>::require(const StageCapacity& capacity, WorkspaceSize
 }
 
 template <class Real>
-void AttentionBranch<Real>::forward(const BlockPass<Real>& pass, const Matrix<Real>* saved,
-                                    const MatrixRef<Real>& x, const MatrixRef<Real>& y) const {
+void AttentionBranch<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+                                    const MatrixRef<Real>& y) const {
   const ProfilingRegion region("deltapipe::AttentionBranch::forward");
   const Workspace<Real>& w = pass.workspace;
   const ExecSpace& exec = pass.exec;
   const int rows = x.extent_int(0);
   const int C = options_.channels;
-  const MatrixRef<Real> qkv = narrow(saved[kQkv], rows, 3 * C);
-  const MatrixRef<Real> attention = narrow(saved[kAttention], rows, C);
+  const MatrixRef<Real> qkv = narrow(pass.saved[kQkv], rows, 3 * C);
+  const MatrixRef<Real> attention = narrow(pass.saved[kAttention], rows, C);
   const double attention_drop = pass.training ? options_.attention_dropout : 0;
   const double drop = pass.training ? options_.dropout : 0;
 
-  qkv_.forward(
-      exec,
-      norm_.normalized(exec, x, column_of(saved[kMean], rows), column_of(saved[kRstd], rows), w),
-      qkv, w);
+  qkv_.forward(exec,
+               norm_.normalized(exec, x, column_of(pass.saved[kMean], rows),
+                                column_of(pass.saved[kRstd], rows), w),
+               qkv, w);
   w.attention.forward(exec, shape(pass.batch.samples, pass.batch.tokens), qkv,
                       dropout_of(pass.batch, attention_drop, options_.dropout_site),
-                      pass.batch.length_B, attention, elements_of(saved[kLogSum]), w.products);
+                      pass.batch.length_B, attention, elements_of(pass.saved[kLogSum]), w.products);
   out_.residual_forward(exec, w.products.input(exec, attention), x,
                         dropout_of(pass.batch, drop, options_.dropout_site + 1),
                         narrow(w.branch_NC, rows, C), y, w);
 }
 
 template <class Real>
-void AttentionBranch<Real>::backward(const BlockPass<Real>& pass, const Matrix<Real>* saved,
-                                     const Matrix<Real>* postponed, const MatrixRef<Real>& x,
+void AttentionBranch<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                                      const MatrixRef<Real>& dx, bool accumulate) const {
   const ProfilingRegion region("deltapipe::AttentionBranch::backward");
   const Workspace<Real>& w = pass.workspace;
   const ExecSpace& exec = pass.exec;
   const int rows = x.extent_int(0);
   const int C = options_.channels;
-  const MatrixRef<Real> norm = narrow(w.norm_NC, rows, C);
   const MatrixRef<Real> branch = narrow(w.branch_NC, rows, C);
-  const MatrixRef<Real> dqkv = narrow(postponed ? postponed[kQkvGradient] : w.wide_NF, rows, 3 * C);
-  const MatrixRef<Real> attention = narrow(saved[kAttention], rows, C);
-  const bool drop = options_.dropout > 0;
-  const MatrixRef<Real> dbranch = drop ? norm : dx;
-
-  if (drop)
-    apply_dropout<Real>(exec, dropout_of(pass.batch, options_.dropout, options_.dropout_site + 1),
-                        dx, dbranch);
+  const MatrixRef<Real> dqkv =
+      narrow(pass.postponed ? pass.postponed[kQkvGradient] : w.wide_NF, rows, 3 * C);
+  const MatrixRef<Real> attention = narrow(pass.saved[kAttention], rows, C);
+  const MatrixRef<Real> dbranch =
+      branch_gradient(pass, options_.dropout, options_.dropout_site + 1, dx);
   const Operand<Real> dbranch_operand = w.products.gradient(exec, dbranch);
-  if (postponed)
-    Kokkos::deep_copy(exec, narrow(postponed[kOutGradient], rows, C), dbranch);
+  if (pass.postponed)
+    Kokkos::deep_copy(exec, narrow(pass.postponed[kOutGradient], rows, C), dbranch);
   else
     out_.parameter_gradient(exec, w.products.input(exec, attention), dbranch_operand, accumulate,
                             w);
   out_.input_gradient(exec, dbranch_operand, branch, w);
   w.attention.backward(
-      exec, shape(pass.batch.samples, pass.batch.tokens), narrow(saved[kQkv], rows, 3 * C),
+      exec, shape(pass.batch.samples, pass.batch.tokens), narrow(pass.saved[kQkv], rows, 3 * C),
       dropout_of(pass.batch, options_.attention_dropout, options_.dropout_site),
-      pass.batch.length_B, attention, elements_of(saved[kLogSum]), branch, dqkv, w.products);
-  backward_normalized_linear<Real>(exec, norm_, qkv_, x, column_of(saved[kMean], rows),
-                                   column_of(saved[kRstd], rows), dqkv, dx, accumulate,
-                                   postponed == nullptr, w);
+      pass.batch.length_B, attention, elements_of(pass.saved[kLogSum]), branch, dqkv, w.products);
+  backward_normalized_linear<Real>(exec, norm_, qkv_, x, column_of(pass.saved[kMean], rows),
+                                   column_of(pass.saved[kRstd], rows), dqkv, dx, accumulate,
+                                   pass.postponed == nullptr, w);
 }
 
 template <class Real>
 void AttentionBranch<Real>::backward_parameters(const BlockPass<Real>& pass,
-                                                const Matrix<Real>* saved,
-                                                const Matrix<Real>* postponed,
                                                 const MatrixRef<Real>& x, bool accumulate) const {
   const ProfilingRegion region("deltapipe::AttentionBranch::parametersBackward");
   const Workspace<Real>& w = pass.workspace;
   const ExecSpace& exec = pass.exec;
   const int rows = x.extent_int(0);
   const int C = options_.channels;
-  const Operand<Real> attention = w.products.input(exec, narrow(saved[kAttention], rows, C));
+  const Operand<Real> attention = w.products.input(exec, narrow(pass.saved[kAttention], rows, C));
   out_.parameter_gradient(exec, attention,
-                          w.products.gradient(exec, narrow(postponed[kOutGradient], rows, C)),
+                          w.products.gradient(exec, narrow(pass.postponed[kOutGradient], rows, C)),
                           accumulate, w);
-  const Operand<Real> normal =
-      norm_.normalized(exec, x, column_of(saved[kMean], rows), column_of(saved[kRstd], rows), w);
-  qkv_.parameter_gradient(exec, normal,
-                          w.products.gradient(exec, narrow(postponed[kQkvGradient], rows, 3 * C)),
-                          accumulate, w);
+  const Operand<Real> normal = norm_.normalized(exec, x, column_of(pass.saved[kMean], rows),
+                                                column_of(pass.saved[kRstd], rows), w);
+  qkv_.parameter_gradient(
+      exec, normal, w.products.gradient(exec, narrow(pass.postponed[kQkvGradient], rows, 3 * C)),
+      accumulate, w);
 }
 
 template <class Real>
@@ -128,23 +121,24 @@ void AttentionBranch<Real>::reserve_text(const StageCapacity& capacity,
 
 template <class Real>
 void AttentionBranch<Real>::continue_text(const BlockPass<Real>& pass, int kept,
-                                          const Matrix<Real>* saved, const MatrixRef<Real>& x,
+                                          const MatrixRef<Real>& x,
                                           const MatrixRef<Real>& y) const {
   const Workspace<Real>& w = pass.workspace;
   const ExecSpace& exec = pass.exec;
   const int rows = x.extent_int(0);
   const int C = options_.channels;
   const MatrixRef<Real> norm = narrow(w.norm_NC, rows, C);
-  const MatrixRef<Real> qkv = narrow(saved[kQkv], rows, 3 * C);
-  const MatrixRef<Real> attention = narrow(saved[kAttention], rows, C);
+  const MatrixRef<Real> qkv = narrow(pass.saved[kQkv], rows, 3 * C);
+  const MatrixRef<Real> attention = narrow(pass.saved[kAttention], rows, C);
   const MatrixRef<Real> keys_and_values = narrow(kept_T2C_, kept_T2C_.extent_int(0), 2 * C);
 
-  norm_.forward(exec, x, norm, column_of(saved[kMean], rows), column_of(saved[kRstd], rows));
+  norm_.forward(exec, x, norm, column_of(pass.saved[kMean], rows),
+                column_of(pass.saved[kRstd], rows));
   few_rows_linear<Real>(exec, norm, qkv_.matrix(), qkv_.bias(), qkv);
   keep_keys_and_values<Real>(exec, qkv, kept, keys_and_values);
   cached_attention_forward<Real>(exec, shape(1, kept_T2C_.extent_int(0)), kept, qkv,
                                  keys_and_values, w.attention.kept_scores(), attention,
-                                 elements_of(saved[kLogSum]), w.attention.products());
+                                 elements_of(pass.saved[kLogSum]), w.attention.products());
   few_rows_linear_residual<Real>(exec, attention, out_.matrix(), out_.bias(), x, y);
 }
 

@@ -76,10 +76,8 @@ void PostNormBlock<Real>::forward_saved(const BlockPass<Real>& pass,
   norm1_.forward(exec, a, h, column_of(saved(pass, kMean1), rows),
                  column_of(saved(pass, kRstd1), rows));
   up_.forward(exec, w.products.input(exec, h), hidden, w);
-  const Operand<Real> activated = w.products.make_input(
-      narrow(w.wide_NF, rows, F),
-      [&](const auto& y) { activation_forward<Real>(exec, mlp_.activation, hidden, y); });
-  down_.residual_forward(exec, activated, h, dropout(mlp_.dropout, mlp_.dropout_site), branch,
+  down_.residual_forward(exec, activated(pass, mlp_.activation, hidden, w.wide_NF), h,
+                         dropout(mlp_.dropout, mlp_.dropout_site), branch,
                          narrow(saved(pass, kSum2), rows, C), w);
 }
 
@@ -97,17 +95,6 @@ void PostNormBlock<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<
   const ProfilingRegion region("deltapipe::PostNormBlock::backward");
   backward_mlp(pass, gradient, accumulate);
   backward_attention(pass, x, gradient, accumulate);
-}
-
-template <class Real>
-MatrixRef<Real> PostNormBlock<Real>::branch_gradient(const BlockPass<Real>& pass, double dropout,
-                                                     std::uint32_t site,
-                                                     const MatrixRef<Real>& gradient) const {
-  if (dropout == 0) return gradient;
-  const MatrixRef<Real> dropped =
-      narrow(pass.workspace.norm_NC, gradient.extent_int(0), gradient.extent_int(1));
-  apply_dropout<Real>(pass.exec, dropout_of(pass.batch, dropout, site), gradient, dropped);
-  return dropped;
 }
 
 template <class Real>
@@ -184,11 +171,9 @@ void PostNormBlock<Real>::backward_parameters(const BlockPass<Real>& pass, const
   const auto gradient = [&](Postponed tensor, int columns) {
     return w.products.gradient(exec, narrow(postponed(pass, tensor), rows, columns));
   };
-  const Operand<Real> activated =
-      w.products.make_input(narrow(w.wide2_NF, rows, F), [&](const auto& y) {
-        activation_forward<Real>(exec, mlp_.activation, narrow(saved(pass, kHidden), rows, F), y);
-      });
-  down_.parameter_gradient(exec, activated, gradient(kDownGradient, C), accumulate, w);
+  const MatrixRef<Real> hidden = narrow(saved(pass, kHidden), rows, F);
+  down_.parameter_gradient(exec, activated(pass, mlp_.activation, hidden, w.wide2_NF),
+                           gradient(kDownGradient, C), accumulate, w);
   const Operand<Real> h = norm1_.normalized(exec, narrow(saved(pass, kSum1), rows, C),
                                             column_of(saved(pass, kMean1), rows),
                                             column_of(saved(pass, kRstd1), rows), w);

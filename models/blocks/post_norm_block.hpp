@@ -57,9 +57,6 @@ class PostNormBlock final : public Block<Real> {
   /// Turns the gradient of a into that of x.
   void backward_attention(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                           const MatrixRef<Real>& gradient, bool accumulate) const;
-  /// Returns the gradient after a branch's dropout: `gradient` itself or a matrix of the workspace.
-  MatrixRef<Real> branch_gradient(const BlockPass<Real>& pass, double dropout, std::uint32_t site,
-                                  const MatrixRef<Real>& gradient) const;
 
   std::unique_ptr<SelfAttention<Real>> attention_;
   std::size_t attention_saved_, attention_postponed_;

@@ -30,44 +30,42 @@ SavedTensors TransformerBlock<Real>::postponed() const {
 template <class Real>
 void TransformerBlock<Real>::require(const StageCapacity& capacity, WorkspaceSize& size) const {
   attention_.require(capacity, size);
-  mlp_.require(size);
+  mlp_.require(capacity, size);
 }
 
 template <class Real>
 void TransformerBlock<Real>::forward_saved(const BlockPass<Real>& pass,
                                            const MatrixRef<Real>& x) const {
-  attention_.forward(pass, pass.saved, x, residual(pass, x));
-  mlp_.forward_saved(pass, pass.saved + kMlp, residual(pass, x));
+  attention_.forward(pass, x, residual(pass, x));
+  mlp_.forward_saved(of_mlp(pass), residual(pass, x));
 }
 
 template <class Real>
 void TransformerBlock<Real>::forward_output(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                                             const MatrixRef<Real>& y) const {
-  mlp_.forward_output(pass, pass.saved + kMlp, residual(pass, x), y);
+  mlp_.forward_output(of_mlp(pass), residual(pass, x), y);
 }
 
 template <class Real>
 void TransformerBlock<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                                       const MatrixRef<Real>& gradient, bool accumulate) const {
-  mlp_.backward(pass, pass.saved + kMlp, postponed_mlp(pass), residual(pass, x), gradient,
-                accumulate);
-  attention_.backward(pass, pass.saved, pass.postponed, x, gradient, accumulate);
+  mlp_.backward(of_mlp(pass), residual(pass, x), gradient, accumulate);
+  attention_.backward(pass, x, gradient, accumulate);
 }
 
 template <class Real>
 void TransformerBlock<Real>::backward_parameters(const BlockPass<Real>& pass,
                                                  const MatrixRef<Real>& x, bool accumulate) const {
-  mlp_.backward_parameters(pass, pass.saved + kMlp, postponed_mlp(pass), residual(pass, x),
-                           accumulate);
-  attention_.backward_parameters(pass, pass.saved, pass.postponed, x, accumulate);
+  mlp_.backward_parameters(of_mlp(pass), residual(pass, x), accumulate);
+  attention_.backward_parameters(pass, x, accumulate);
 }
 
 template <class Real>
 void TransformerBlock<Real>::continue_text(const BlockPass<Real>& pass, int kept,
                                            const MatrixRef<Real>& x,
                                            const MatrixRef<Real>& y) const {
-  attention_.continue_text(pass, kept, pass.saved, x, residual(pass, x));
-  mlp_.continue_text(pass, pass.saved + kMlp, residual(pass, x), y);
+  attention_.continue_text(pass, kept, x, residual(pass, x));
+  mlp_.forward_few(of_mlp(pass), residual(pass, x), y);
 }
 
 template class TransformerBlock<float>;

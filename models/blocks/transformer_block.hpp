@@ -1,10 +1,49 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Blocks of residual branches.
+// Blocks that normalise before each residual branch.
 #pragma once
 
 #include "models/blocks/transformer_branches.hpp"
 
 namespace deltapipe {
+
+/// y = x + dropout(MLP(norm(x))), for rows that do not see each other.
+template <class Real>
+class MlpBlock final : public Block<Real> {
+ public:
+  MlpBlock(ParameterArena<Real>& parameters, const MlpNames& names, const MlpOptions& options,
+           int bucket);
+
+  bool in_place() const override { return true; }
+  SavedTensors saved() const override;
+  SavedTensors postponed() const override;
+  bool trains_linear() const { return up_.trained() || down_.trained(); }
+  void require(const StageCapacity&, WorkspaceSize& size) const override {
+    size.raise(options_.channels, options_.hidden);
+  }
+  void forward_saved(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const override;
+  void forward_output(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+                      const MatrixRef<Real>& y) const override;
+  void backward(const BlockPass<Real>& pass, const MatrixRef<Real>& x, const MatrixRef<Real>& dx,
+                bool accumulate) const override;
+  void backward_parameters(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+                           bool accumulate) const override;
+  /// Computes y of few rows, with weights in GPT-2's layout.
+  void forward_few(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
+                   const MatrixRef<Real>& y) const;
+
+ private:
+  enum Saved { kHidden, kMean, kRstd };
+  enum Postponed { kHiddenGradient, kDownGradient };
+
+  /// Returns the hidden layer before the activation: all that backward() needs.
+  MatrixRef<Real> hidden(const BlockPass<Real>& pass, int rows) const {
+    return narrow(pass.saved[kHidden], rows, options_.hidden);
+  }
+
+  MlpOptions options_;
+  NormLayer<Real> norm_;
+  LinearLayer<Real> up_, down_;
+};
 
 /// Pre-norm block: attention, then an MLP, both with residual connections.
 template <class Real>
@@ -41,47 +80,16 @@ class TransformerBlock final : public Block<Real> {
   MatrixRef<Real> residual(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const {
     return narrow(pass.saved[kResidual], x.extent_int(0), channels_);
   }
-  const Matrix<Real>* postponed_mlp(const BlockPass<Real>& pass) const {
-    return pass.postponed ? pass.postponed + AttentionBranch<Real>::kPostponed : nullptr;
+  /// Returns the pass of mlp_, whose matrices are the last ones.
+  BlockPass<Real> of_mlp(BlockPass<Real> pass) const {
+    pass.saved += kMlp;
+    if (pass.postponed) pass.postponed += AttentionBranch<Real>::kPostponed;
+    return pass;
   }
 
   int channels_;
   AttentionBranch<Real> attention_;
-  MlpBranch<Real> mlp_;
-};
-
-/// y = x + MLP(norm(x)), for rows that do not see each other.
-template <class Real>
-class MlpBlock final : public Block<Real> {
- public:
-  MlpBlock(ParameterArena<Real>& parameters, const MlpNames& names, const MlpOptions& options,
-           int bucket)
-      : mlp_(parameters, names, options, bucket) {}
-
-  bool in_place() const override { return true; }
-  SavedTensors saved() const override { return mlp_.saved(); }
-  SavedTensors postponed() const override {
-    return mlp_.trains_linear() ? mlp_.postponed() : SavedTensors();
-  }
-  void require(const StageCapacity&, WorkspaceSize& size) const override { mlp_.require(size); }
-  void forward_saved(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const override {
-    mlp_.forward_saved(pass, pass.saved, x);
-  }
-  void forward_output(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
-                      const MatrixRef<Real>& y) const override {
-    mlp_.forward_output(pass, pass.saved, x, y);
-  }
-  void backward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
-                const MatrixRef<Real>& gradient, bool accumulate) const override {
-    mlp_.backward(pass, pass.saved, pass.postponed, x, gradient, accumulate);
-  }
-  void backward_parameters(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
-                           bool accumulate) const override {
-    mlp_.backward_parameters(pass, pass.saved, pass.postponed, x, accumulate);
-  }
-
- private:
-  MlpBranch<Real> mlp_;
+  MlpBlock<Real> mlp_;
 };
 
 }  // namespace deltapipe

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The two branches of a pre-norm transformer block: out = x + dropout(branch(norm(x))). They are
-// parts of blocks, which give them their saved matrices.
+// What transformer blocks are made of: options, common functions, and the attention of pre-norm
+// blocks.
 #pragma once
 
 #include <string>
@@ -37,7 +37,29 @@ struct MlpOptions {
   std::uint32_t dropout_site = 0;
 };
 
-/// Self-attention.
+/// Returns activation(x) in the form that the next layer takes, in `memory`.
+template <class Real>
+Operand<Real> activated(const BlockPass<Real>& pass, Activation activation,
+                        const MatrixRef<Real>& x, const Matrix<Real>& memory) {
+  return pass.workspace.products.make_input(
+      narrow(memory, x.extent_int(0), x.extent_int(1)),
+      [&](const auto& y) { activation_forward<Real>(pass.exec, activation, x, y); });
+}
+
+/// Returns the gradient of a branch whose result passed through dropout: `gradient` itself or, with
+/// dropout, a matrix in norm_NC of the workspace.
+template <class Real>
+MatrixRef<Real> branch_gradient(const BlockPass<Real>& pass, double dropout, std::uint32_t site,
+                                const MatrixRef<Real>& gradient) {
+  if (dropout == 0) return gradient;
+  const MatrixRef<Real> dropped =
+      narrow(pass.workspace.norm_NC, gradient.extent_int(0), gradient.extent_int(1));
+  apply_dropout<Real>(pass.exec, dropout_of(pass.batch, dropout, site), gradient, dropped);
+  return dropped;
+}
+
+/// y = x + dropout(attention(norm(x)) W + b), a part of blocks. Its saved and postponed matrices
+/// are the block's first ones.
 template <class Real>
 class AttentionBranch {
  public:
@@ -55,22 +77,19 @@ class AttentionBranch {
   }
   void require(const StageCapacity& capacity, WorkspaceSize& size) const;
 
-  void forward(const BlockPass<Real>& pass, const Matrix<Real>* saved, const MatrixRef<Real>& x,
+  void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                const MatrixRef<Real>& y) const;
-  /// Turns the gradient of y into that of x. `postponed` may be null.
-  void backward(const BlockPass<Real>& pass, const Matrix<Real>* saved,
-                const Matrix<Real>* postponed, const MatrixRef<Real>& x, const MatrixRef<Real>& dx,
+  /// Turns the gradient of y into that of x.
+  void backward(const BlockPass<Real>& pass, const MatrixRef<Real>& x, const MatrixRef<Real>& dx,
                 bool accumulate) const;
-  void backward_parameters(const BlockPass<Real>& pass, const Matrix<Real>* saved,
-                           const Matrix<Real>* postponed, const MatrixRef<Real>& x,
+  void backward_parameters(const BlockPass<Real>& pass, const MatrixRef<Real>& x,
                            bool accumulate) const;
 
   void reserve_text(const StageCapacity& capacity, const ViewAllocator& memory);
-  void continue_text(const BlockPass<Real>& pass, int kept, const Matrix<Real>* saved,
-                     const MatrixRef<Real>& x, const MatrixRef<Real>& y) const;
+  void continue_text(const BlockPass<Real>& pass, int kept, const MatrixRef<Real>& x,
+                     const MatrixRef<Real>& y) const;
 
  private:
-  /// Matrices of saved() and postponed().
   enum Saved { kQkv, kAttention, kLogSum, kMean, kRstd };
   enum Postponed { kQkvGradient, kOutGradient };
 
@@ -82,46 +101,6 @@ class AttentionBranch {
   NormLayer<Real> norm_;
   LinearLayer<Real> qkv_, out_;
   Matrix<Real> kept_T2C_;  ///< keys and values of the text: rows [k heads v heads]
-};
-
-/// Two linear layers with an activation between them.
-template <class Real>
-class MlpBranch {
- public:
-  MlpBranch(ParameterArena<Real>& parameters, const MlpNames& names, const MlpOptions& options,
-            int bucket);
-
-  static constexpr int kSaved = 3, kPostponed = 2;
-  SavedTensors saved() const;
-  SavedTensors postponed() const;
-  bool trains_linear() const { return up_.trained() || down_.trained(); }
-  void require(WorkspaceSize& size) const { size.raise(options_.channels, options_.hidden); }
-
-  /// Computes the hidden layer before the activation: all that backward() needs.
-  void forward_saved(const BlockPass<Real>& pass, const Matrix<Real>* saved,
-                     const MatrixRef<Real>& x) const;
-  void forward_output(const BlockPass<Real>& pass, const Matrix<Real>* saved,
-                      const MatrixRef<Real>& x, const MatrixRef<Real>& y) const;
-  void backward(const BlockPass<Real>& pass, const Matrix<Real>* saved,
-                const Matrix<Real>* postponed, const MatrixRef<Real>& x, const MatrixRef<Real>& dx,
-                bool accumulate) const;
-  void backward_parameters(const BlockPass<Real>& pass, const Matrix<Real>* saved,
-                           const Matrix<Real>* postponed, const MatrixRef<Real>& x,
-                           bool accumulate) const;
-  void continue_text(const BlockPass<Real>& pass, const Matrix<Real>* saved,
-                     const MatrixRef<Real>& x, const MatrixRef<Real>& y) const;
-
- private:
-  /// Matrices of saved() and postponed().
-  enum Saved { kHidden, kMean, kRstd };
-  enum Postponed { kHiddenGradient, kDownGradient };
-
-  Operand<Real> activated(const ExecSpace& exec, const MatrixRef<Real>& hidden,
-                          const Matrix<Real>& memory, const Workspace<Real>& w) const;
-
-  MlpOptions options_;
-  NormLayer<Real> norm_;
-  LinearLayer<Real> up_, down_;
 };
 
 }  // namespace deltapipe
