@@ -17,9 +17,9 @@
 #include "models/blocks/block_stage.hpp"
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/transformer_block.hpp"
-#include "models/blocks/values_input.hpp"
 #include "models/weights.hpp"
 #include "mpi_test.hpp"
+#include "support/values_input.hpp"
 
 namespace deltapipe::test {
 

@@ -13,7 +13,7 @@
 #include "models/blocks/post_norm_block.hpp"
 #include "models/blocks/token_embedding.hpp"
 #include "models/blocks/transformer_block.hpp"
-#include "models/blocks/values_input.hpp"
+#include "support/values_input.hpp"
 #include "tests/unit/models/blocks/stage_harness.hpp"
 
 using namespace deltapipe;
@@ -248,7 +248,7 @@ TEST_CASE("An input of values has slopes as gradients", "[models][blocks]") {
   const auto build = [](ParameterArena<double>& parameters) {
     StageParts<double> parts = parts_of_channels();
     parts.first =
-        std::make_unique<ValuesInput<double>>(parameters, "in", test::kValues, kChannels, 0);
+        std::make_unique<test::ValuesInput<double>>(parameters, "in", test::kValues, kChannels, 0);
     return parts;
   };
   test::check_gradients(build, kTokens, any_kind(), true, false);
