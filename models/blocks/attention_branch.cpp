@@ -21,8 +21,7 @@ SavedTensors AttentionBranch<Real>::saved() const {
   return {{"deltapipe::AttentionBranch::qkv", 3 * options_.channels},
           {"deltapipe::AttentionBranch::attention", options_.channels},
           {"deltapipe::AttentionBranch::logSum", options_.heads},
-          {"deltapipe::AttentionBranch::mean", 1},
-          {"deltapipe::AttentionBranch::rstd", 1}};
+          {"deltapipe::AttentionBranch::statistics", 2}};
 }
 
 template <class Real>
@@ -50,10 +49,7 @@ void AttentionBranch<Real>::forward(const BlockPass<Real>& pass, const MatrixRef
   const double attention_drop = pass.training ? options_.attention_dropout : 0;
   const double drop = pass.training ? options_.dropout : 0;
 
-  qkv_.forward(exec,
-               norm_.normalized(exec, x, column_of(pass.saved[kMean], rows),
-                                column_of(pass.saved[kRstd], rows), w),
-               qkv, w);
+  qkv_.forward(exec, norm_.normalized(exec, x, {pass.saved[kStatistics], rows}, w), qkv, w);
   w.attention.forward(exec, shape(pass.batch.samples, pass.batch.tokens), qkv,
                       dropout_of(pass.batch, attention_drop, options_.dropout_site),
                       pass.batch.length_B, attention, elements_of(pass.saved[kLogSum]), w.products);
@@ -87,9 +83,8 @@ void AttentionBranch<Real>::backward(const BlockPass<Real>& pass, const MatrixRe
       exec, shape(pass.batch.samples, pass.batch.tokens), narrow(pass.saved[kQkv], rows, 3 * C),
       dropout_of(pass.batch, options_.attention_dropout, options_.dropout_site),
       pass.batch.length_B, attention, elements_of(pass.saved[kLogSum]), branch, dqkv, w.products);
-  backward_normalized_linear<Real>(exec, norm_, qkv_, x, column_of(pass.saved[kMean], rows),
-                                   column_of(pass.saved[kRstd], rows), dqkv, dx, accumulate,
-                                   pass.postponed == nullptr, w);
+  backward_normalized_linear<Real>(exec, norm_, qkv_, x, {pass.saved[kStatistics], rows}, dqkv, dx,
+                                   accumulate, pass.postponed == nullptr, w);
 }
 
 template <class Real>
@@ -104,8 +99,7 @@ void AttentionBranch<Real>::backward_parameters(const BlockPass<Real>& pass,
   out_.parameter_gradient(exec, attention,
                           w.products.gradient(exec, narrow(pass.postponed[kOutGradient], rows, C)),
                           accumulate, w);
-  const Operand<Real> normal = norm_.normalized(exec, x, column_of(pass.saved[kMean], rows),
-                                                column_of(pass.saved[kRstd], rows), w);
+  const Operand<Real> normal = norm_.normalized(exec, x, {pass.saved[kStatistics], rows}, w);
   qkv_.parameter_gradient(
       exec, normal, w.products.gradient(exec, narrow(pass.postponed[kQkvGradient], rows, 3 * C)),
       accumulate, w);
@@ -132,8 +126,7 @@ void AttentionBranch<Real>::continue_text(const BlockPass<Real>& pass, int kept,
   const MatrixRef<Real> attention = narrow(pass.saved[kAttention], rows, C);
   const MatrixRef<Real> keys_and_values = narrow(kept_T2C_, kept_T2C_.extent_int(0), 2 * C);
 
-  norm_.forward(exec, x, norm, column_of(pass.saved[kMean], rows),
-                column_of(pass.saved[kRstd], rows));
+  norm_.forward(exec, x, norm, {pass.saved[kStatistics], rows});
   few_rows_linear<Real>(exec, norm, qkv_.matrix(), qkv_.bias(), qkv);
   keep_keys_and_values<Real>(exec, qkv, kept, keys_and_values);
   cached_attention_forward<Real>(exec, shape(1, kept_T2C_.extent_int(0)), kept, qkv,

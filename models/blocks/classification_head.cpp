@@ -60,12 +60,8 @@ void ClassificationHead<Real>::reserve(const StageCapacity& capacity, const View
   batch_samples_ = capacity.samples;
   pooled_BC_ = matrix("deltapipe::ClassificationHead::pooled", options_.channels);
   if (norm_) {
-    const auto vector = [&](const char* label) {
-      return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, capacity.samples);
-    };
     normal_BC_ = matrix("deltapipe::ClassificationHead::normal", options_.channels);
-    mean_B_ = vector("deltapipe::ClassificationHead::mean");
-    rstd_B_ = vector("deltapipe::ClassificationHead::rstd");
+    statistics_ = matrix("deltapipe::ClassificationHead::statistics", 2);
   }
   if (dense_) hidden_BC_ = matrix("deltapipe::ClassificationHead::hidden", options_.channels);
   if (options_.activation)
@@ -99,7 +95,7 @@ MatrixRef<Real> ClassificationHead<Real>::normal(const ExecSpace& exec,
   if (!norm_) return pooled;
   const int samples = pooled.extent_int(0);
   const MatrixRef<Real> normal = narrow(normal_BC_, samples, options_.channels);
-  norm_->forward(exec, pooled, normal, head_of(mean_B_, samples), head_of(rstd_B_, samples));
+  norm_->forward(exec, pooled, normal, {statistics_, samples});
   return normal;
 }
 
@@ -186,9 +182,9 @@ void ClassificationHead<Real>::backward(const BlockPass<Real>& pass,
     dense_->input_gradient(exec, gradient_operand, dpooled, w);
   }
   if (norm_) {
-    const VectorRef<Real> mean = head_of(mean_B_, samples), rstd = head_of(rstd_B_, samples);
-    norm_->parameter_gradient(exec, dpooled, pooled, mean, rstd, accumulate, w);
-    norm_->backward_in_place(exec, dpooled, pooled, mean, rstd,
+    const NormStatistics<Real> statistics(statistics_, samples);
+    norm_->parameter_gradient(exec, dpooled, pooled, statistics, accumulate, w);
+    norm_->backward_in_place(exec, dpooled, pooled, statistics,
                              narrow(normal_BC_, samples, options_.channels));
   }
   const int rows = dx.extent_int(0) / samples;

@@ -77,8 +77,8 @@ class ClassificationHead final : public LastEnd<Real> {
   int bucket_;
   std::size_t batch_samples_ = 0;  ///< samples reserved for a micro-batch
   Matrix<Real> pooled_BC_, normal_BC_, hidden_BC_, activated_BC_, dropped_BC_, gradient_BC_,
-      logits_BV_;
-  Vector<Real> mean_B_, rstd_B_, score_;
+      logits_BV_, statistics_;
+  Vector<Real> score_;
 };
 
 }  // namespace deltapipe

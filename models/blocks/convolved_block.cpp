@@ -27,8 +27,7 @@ SavedTensors ConvolvedBlock<Real>::saved() const {
   SavedTensors tensors = block_->saved();
   tensors.insert(tensors.end(), {{"deltapipe::ConvolvedBlock::convolved", options_.channels},
                                  {"deltapipe::ConvolvedBlock::sum", options_.channels},
-                                 {"deltapipe::ConvolvedBlock::mean", 1},
-                                 {"deltapipe::ConvolvedBlock::rstd", 1}});
+                                 {"deltapipe::ConvolvedBlock::statistics", 2}});
   return tensors;
 }
 
@@ -74,7 +73,7 @@ void ConvolvedBlock<Real>::forward_output(const BlockPass<Real>& pass, const Mat
                                           const MatrixRef<Real>& y) const {
   const int rows = x.extent_int(0);
   norm_.forward(pass.exec, narrow(saved(pass, kSum), rows, options_.channels), y,
-                column_of(saved(pass, kMean), rows), column_of(saved(pass, kRstd), rows));
+                {saved(pass, kStatistics), rows});
 }
 
 template <class Real>
@@ -88,13 +87,12 @@ void ConvolvedBlock<Real>::backward(const BlockPass<Real>& pass, const MatrixRef
   const MatrixRef<Real> convolved = narrow(saved(pass, kConvolved), rows, C);
   const MatrixRef<Real> branch = narrow(w.branch_NC, rows, C);
   const MatrixRef<Real> norm = narrow(w.norm_NC, rows, C);
-  const VectorRef<Real> mean = column_of(saved(pass, kMean), rows);
-  const VectorRef<Real> rstd = column_of(saved(pass, kRstd), rows);
+  const NormStatistics<Real> statistics(saved(pass, kStatistics), rows);
 
   // A recomputation ends before the norm.
-  norm_.forward(exec, sum, norm, mean, rstd);
-  norm_.parameter_gradient(exec, gradient, sum, mean, rstd, accumulate, w);
-  norm_.backward_in_place(exec, gradient, sum, mean, rstd, norm);
+  norm_.forward(exec, sum, norm, statistics);
+  norm_.parameter_gradient(exec, gradient, sum, statistics, accumulate, w);
+  norm_.backward_in_place(exec, gradient, sum, statistics, norm);
 
   // The gradient of the convolution, which has to outlive the block's backward pass, takes the
   // place of the sum.

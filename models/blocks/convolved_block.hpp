@@ -44,7 +44,7 @@ class ConvolvedBlock final : public Block<Real> {
 
  private:
   /// Matrices of saved() after the block's.
-  enum Saved { kConvolved, kSum, kMean, kRstd };
+  enum Saved { kConvolved, kSum, kStatistics };
   const Matrix<Real>& saved(const BlockPass<Real>& pass, Saved tensor) const {
     return pass.saved[block_saved_ + tensor];
   }

@@ -16,11 +16,9 @@ bool EncoderEmbedding<Real>::trained() const {
 template <class Real>
 void EncoderEmbedding<Real>::reserve(const StageCapacity& capacity, const ViewAllocator& memory) {
   tokens_->reserve(capacity, memory);
-  const int rows = capacity.samples * capacity.tokens;
-  mean_N_ = memory.uninitialized<Vector<Real>>(MemoryUse::workspace,
-                                               "deltapipe::EncoderEmbedding::mean", rows);
-  rstd_N_ = memory.uninitialized<Vector<Real>>(MemoryUse::workspace,
-                                               "deltapipe::EncoderEmbedding::rstd", rows);
+  statistics_ = memory.uninitialized<Vector<Real>>(
+      MemoryUse::workspace, "deltapipe::EncoderEmbedding::statistics",
+      2 * std::size_t(capacity.samples) * capacity.tokens);
 }
 
 template <class Real>
@@ -43,7 +41,7 @@ void EncoderEmbedding<Real>::forward(const BlockPass<Real>& pass, const MatrixRe
   const int rows = x.extent_int(0), channels = x.extent_int(1);
   const MatrixRef<Real> before = narrow(pass.workspace.norm_NC, rows, channels);
   sum(pass, before);
-  norm_.forward(pass.exec, before, x, head_of(mean_N_, rows), head_of(rstd_N_, rows));
+  norm_.forward(pass.exec, before, x, {statistics_, rows});
   if (pass.training && dropout_ > 0)
     apply_dropout<Real>(pass.exec, dropout_of(pass.batch, dropout_, site_), x, x);
 }
@@ -64,11 +62,11 @@ void EncoderEmbedding<Real>::backward(const BlockPass<Real>& pass, const MatrixR
   // The sum and its statistics are computed again: other micro-batches have passed since.
   const MatrixRef<Real> before = narrow(w.branch_NC, rows, channels);
   const MatrixRef<Real> norm = narrow(w.norm_NC, rows, channels);
-  const VectorRef<Real> mean = head_of(mean_N_, rows), rstd = head_of(rstd_N_, rows);
+  const NormStatistics<Real> statistics(statistics_, rows);
   sum(pass, before);
-  norm_.forward(exec, before, norm, mean, rstd);
-  norm_.parameter_gradient(exec, kept, before, mean, rstd, accumulate, w);
-  norm_.backward_in_place(exec, kept, before, mean, rstd, norm);
+  norm_.forward(exec, before, norm, statistics);
+  norm_.parameter_gradient(exec, kept, before, statistics, accumulate, w);
+  norm_.backward_in_place(exec, kept, before, statistics, norm);
   if (is_trained(tables_.positions))
     position_gradient<Real>(exec, kept, pass.batch.tokens, accumulate,
                             parameters_.gradient_matrix(tables_.positions));

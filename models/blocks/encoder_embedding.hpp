@@ -54,7 +54,7 @@ class EncoderEmbedding final : public FirstEnd<Real> {
   double dropout_;
   std::uint32_t site_;
   int bucket_;
-  Vector<Real> mean_N_, rstd_N_;
+  Vector<Real> statistics_;
 };
 
 }  // namespace deltapipe

@@ -44,17 +44,14 @@ void LanguageHead<Real>::require(const StageCapacity& capacity, WorkspaceSize& s
 template <class Real>
 void LanguageHead<Real>::reserve(const StageCapacity& capacity, const ViewAllocator& memory) {
   const int rows = capacity.samples * capacity.tokens;
-  const auto vector = [&](const char* label, std::size_t size) {
-    return memory.uninitialized<Vector<Real>>(MemoryUse::workspace, label, size);
-  };
   batch_rows_ = rows;
   logits_ = memory.uninitialized<Matrix<Real>>(
       MemoryUse::workspace, "deltapipe::LanguageHead::logits", logit_rows(rows, vocabulary()),
       logit_stride(vocabulary()));
   score_ = memory.zeroed<Vector<Real>>(MemoryUse::workspace, "deltapipe::LanguageHead::score",
                                        batch_rows_ * capacity.micro_batches);
-  mean_N_ = vector("deltapipe::LanguageHead::mean", rows);
-  rstd_N_ = vector("deltapipe::LanguageHead::rstd", rows);
+  statistics_ = memory.uninitialized<Vector<Real>>(
+      MemoryUse::workspace, "deltapipe::LanguageHead::statistics", 2 * batch_rows_);
 }
 
 template <class Real>
@@ -69,13 +66,12 @@ void LanguageHead<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Re
   const int V = static_cast<int>(vocabulary());
   const MatrixRef<Real> norm = narrow(w.norm_NC, rows, C);
   const MatrixRef<Real> dnorm = narrow(w.branch_NC, rows, C);
-  const VectorRef<Real> mean = head_of(mean_N_, rows);
-  const VectorRef<Real> rstd = head_of(rstd_N_, rows);
+  const NormStatistics<Real> statistics(statistics_, rows);
   const Operand<Real> matrix = operand_of(parameters_, matrix_);
   const VectorRef<const std::int32_t> targets = batch.fields.integers(Field::next_tokens);
   const std::size_t first_score = batch.index * batch_rows_;
 
-  const Operand<Real> normal = norm_.normalized(exec, x, mean, rstd, w);
+  const Operand<Real> normal = norm_.normalized(exec, x, statistics, w);
   const int step = logits_.extent_int(0);
   for (int first = 0; first < rows; first += step) {
     const int count = std::min(step, rows - first);
@@ -101,8 +97,8 @@ void LanguageHead<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<Re
   }
   if (!pass.training) return;
   Kokkos::deep_copy(exec, dx, Real(0));
-  norm_.parameter_gradient(exec, dnorm, x, mean, rstd, accumulate, w);
-  norm_.backward(exec, dnorm, x, mean, rstd, dx, norm);
+  norm_.parameter_gradient(exec, dnorm, x, statistics, accumulate, w);
+  norm_.backward(exec, dnorm, x, statistics, dx, norm);
 }
 
 template <class Real>
@@ -112,7 +108,7 @@ VectorRef<const Real> LanguageHead<Real>::logits(const ExecSpace& exec,
   const int V = static_cast<int>(vocabulary());
   const MatrixRef<Real> norm = narrow(workspace.norm_NC, 1, channels());
   const VectorRef<Real> logits(logits_.data(), V);
-  norm_.forward(exec, x_1C, norm, head_of(mean_N_, 1), head_of(rstd_N_, 1));
+  norm_.forward(exec, x_1C, norm, {statistics_, 1});
   if (parameters_.in_halves(matrix_))
     workspace.products(exec, Transpose::no, Transpose::yes, workspace.products.input(exec, norm),
                        operand_of(parameters_, matrix_), Real(0), narrow(logits_, 1, V));

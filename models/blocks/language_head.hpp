@@ -42,7 +42,7 @@ class LanguageHead final : public LastEnd<Real> {
   std::vector<int> buckets_;
   std::size_t batch_rows_ = 0;  ///< rows reserved for a micro-batch
   Matrix<Real> logits_;         ///< logits of a block of rows
-  Vector<Real> score_, mean_N_, rstd_N_;
+  Vector<Real> score_, statistics_;
 };
 
 }  // namespace deltapipe

@@ -117,7 +117,18 @@ class LinearLayer {
   int outputs_ = 0;  ///< 0: all
 };
 
-/// NAME.weight and NAME.bias of a layer norm. mean and rstd have an element for each row.
+/// What the forward pass of a layer norm keeps of each row for the backward pass.
+template <class Real>
+struct NormStatistics {
+  VectorRef<Real> mean, rstd;
+
+  /// `memory` has two elements for each row.
+  template <class Memory>
+  NormStatistics(const Memory& memory, int rows)
+      : mean(memory.data(), rows), rstd(memory.data() + rows, rows) {}
+};
+
+/// NAME.weight and NAME.bias of a layer norm.
 template <class Real>
 class NormLayer {
  public:
@@ -133,40 +144,39 @@ class NormLayer {
   }
   template <class Output>
   void forward(const ExecSpace& exec, const MatrixRef<Real>& x, const MatrixRef<Output>& y,
-               const VectorRef<Real>& mean, const VectorRef<Real>& rstd) const {
+               const NormStatistics<Real>& statistics) const {
     layer_norm_forward<Real>(exec, x, parameters_->value(weight_), parameters_->value(bias_),
-                             epsilon_, y, mean, rstd);
+                             epsilon_, y, statistics.mean, statistics.rstd);
   }
   /// Returns the output in the form that the next layer takes, in the workspace.
   Operand<Real> normalized(const ExecSpace& exec, const MatrixRef<Real>& x,
-                           const VectorRef<Real>& mean, const VectorRef<Real>& rstd,
-                           const Workspace<Real>& w) const {
+                           const NormStatistics<Real>& statistics, const Workspace<Real>& w) const {
     return w.products.make_input(narrow(w.norm_NC, x.extent_int(0), x.extent_int(1)),
-                                 [&](const auto& y) { forward(exec, x, y, mean, rstd); });
+                                 [&](const auto& y) { forward(exec, x, y, statistics); });
   }
   void parameter_gradient(const ExecSpace& exec, const MatrixRef<Real>& dy,
-                          const MatrixRef<Real>& x, const VectorRef<Real>& mean,
-                          const VectorRef<Real>& rstd, bool accumulate,
-                          const Workspace<Real>& w) const {
-    layer_norm_parameter_gradient<Real>(exec, dy, x, mean, rstd, accumulate,
+                          const MatrixRef<Real>& x, const NormStatistics<Real>& statistics,
+                          bool accumulate, const Workspace<Real>& w) const {
+    layer_norm_parameter_gradient<Real>(exec, dy, x, statistics.mean, statistics.rstd, accumulate,
                                         parameters_->gradient(weight_),
                                         parameters_->gradient(bias_), w.column_sums);
   }
   /// Adds the gradient of x to dx, and makes the output again.
   template <class Output>
   void backward(const ExecSpace& exec, const MatrixRef<Real>& dy, const MatrixRef<Real>& x,
-                const VectorRef<Real>& mean, const VectorRef<Real>& rstd, const MatrixRef<Real>& dx,
+                const NormStatistics<Real>& statistics, const MatrixRef<Real>& dx,
                 const MatrixRef<Output>& y) const {
     layer_norm_backward<Real>(exec, dy, x, parameters_->value(weight_), parameters_->value(bias_),
-                              mean, rstd, dx, y);
+                              statistics.mean, statistics.rstd, dx, y);
   }
   /// Turns the gradient of the output into that of x, and makes the output again.
   template <class Output>
   void backward_in_place(const ExecSpace& exec, const MatrixRef<Real>& gradient,
-                         const MatrixRef<Real>& x, const VectorRef<Real>& mean,
-                         const VectorRef<Real>& rstd, const MatrixRef<Output>& y) const {
+                         const MatrixRef<Real>& x, const NormStatistics<Real>& statistics,
+                         const MatrixRef<Output>& y) const {
     layer_norm_backward<Real, Output, false>(exec, gradient, x, parameters_->value(weight_),
-                                             parameters_->value(bias_), mean, rstd, gradient, y);
+                                             parameters_->value(bias_), statistics.mean,
+                                             statistics.rstd, gradient, y);
   }
 
  private:
@@ -181,17 +191,17 @@ class NormLayer {
 template <class Real>
 void backward_normalized_linear(const ExecSpace& exec, const NormLayer<Real>& norm,
                                 const LinearLayer<Real>& linear, const MatrixRef<Real>& x,
-                                const VectorRef<Real>& mean, const VectorRef<Real>& rstd,
-                                const MatrixRef<Real>& dy, const MatrixRef<Real>& dx,
-                                bool accumulate, bool trains_linear, const Workspace<Real>& w) {
+                                const NormStatistics<Real>& statistics, const MatrixRef<Real>& dy,
+                                const MatrixRef<Real>& dx, bool accumulate, bool trains_linear,
+                                const Workspace<Real>& w) {
   const int rows = x.extent_int(0), channels = x.extent_int(1);
   const MatrixRef<Real> dnorm = narrow(w.branch_NC, rows, channels);
   const Operand<Real> dy_operand = w.products.gradient(exec, dy);
   linear.input_gradient(exec, dy_operand, dnorm, w);
-  norm.parameter_gradient(exec, dnorm, x, mean, rstd, accumulate, w);
+  norm.parameter_gradient(exec, dnorm, x, statistics, accumulate, w);
   const Operand<Real> normal = w.products.make_input(
       narrow(w.norm_NC, rows, channels),
-      [&](const auto& y) { norm.backward(exec, dnorm, x, mean, rstd, dx, y); });
+      [&](const auto& y) { norm.backward(exec, dnorm, x, statistics, dx, y); });
   if (trains_linear) linear.parameter_gradient(exec, normal, dy_operand, accumulate, w);
 }
 

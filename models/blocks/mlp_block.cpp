@@ -15,9 +15,7 @@ MlpBlock<Real>::MlpBlock(ParameterArena<Real>& parameters, const MlpNames& names
 
 template <class Real>
 SavedTensors MlpBlock<Real>::saved() const {
-  return {{"deltapipe::MlpBlock::hidden", options_.hidden},
-          {"deltapipe::MlpBlock::mean", 1},
-          {"deltapipe::MlpBlock::rstd", 1}};
+  return {{"deltapipe::MlpBlock::hidden", options_.hidden}, {"deltapipe::MlpBlock::statistics", 2}};
 }
 
 template <class Real>
@@ -31,8 +29,7 @@ void MlpBlock<Real>::forward_saved(const BlockPass<Real>& pass, const MatrixRef<
   const ProfilingRegion region("deltapipe::MlpBlock::forward");
   const int rows = x.extent_int(0);
   up_.forward(pass.exec,
-              norm_.normalized(pass.exec, x, column_of(pass.saved[kMean], rows),
-                               column_of(pass.saved[kRstd], rows), pass.workspace),
+              norm_.normalized(pass.exec, x, {pass.saved[kStatistics], rows}, pass.workspace),
               hidden(pass, rows), pass.workspace);
 }
 
@@ -71,9 +68,8 @@ void MlpBlock<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<Real>
     Kokkos::deep_copy(exec, narrow(pass.postponed[kDownGradient], rows, C), dbranch);
   else
     down_.parameter_gradient(exec, activated, dbranch_operand, accumulate, w);
-  backward_normalized_linear<Real>(exec, norm_, up_, x, column_of(pass.saved[kMean], rows),
-                                   column_of(pass.saved[kRstd], rows), dhidden, dx, accumulate,
-                                   pass.postponed == nullptr, w);
+  backward_normalized_linear<Real>(exec, norm_, up_, x, {pass.saved[kStatistics], rows}, dhidden,
+                                   dx, accumulate, pass.postponed == nullptr, w);
 }
 
 template <class Real>
@@ -88,8 +84,7 @@ void MlpBlock<Real>::backward_parameters(const BlockPass<Real>& pass, const Matr
       exec, activated(pass, options_.activation, hidden(pass, rows), w.wide2_NF),
       w.products.gradient(exec, narrow(pass.postponed[kDownGradient], rows, options_.channels)),
       accumulate, w);
-  const Operand<Real> normal = norm_.normalized(exec, x, column_of(pass.saved[kMean], rows),
-                                                column_of(pass.saved[kRstd], rows), w);
+  const Operand<Real> normal = norm_.normalized(exec, x, {pass.saved[kStatistics], rows}, w);
   up_.parameter_gradient(
       exec, normal, w.products.gradient(exec, narrow(pass.postponed[kHiddenGradient], rows, F)),
       accumulate, w);
@@ -104,8 +99,7 @@ void MlpBlock<Real>::forward_few(const BlockPass<Real>& pass, const MatrixRef<Re
   const MatrixRef<Real> norm = narrow(w.norm_NC, rows, options_.channels);
   const MatrixRef<Real> hidden = this->hidden(pass, rows);
   const MatrixRef<Real> active = narrow(w.wide_NF, rows, options_.hidden);
-  norm_.forward(exec, x, norm, column_of(pass.saved[kMean], rows),
-                column_of(pass.saved[kRstd], rows));
+  norm_.forward(exec, x, norm, {pass.saved[kStatistics], rows});
   few_rows_linear<Real>(exec, norm, up_.matrix(), up_.bias(), hidden);
   activation_forward<Real>(exec, options_.activation, hidden, active);
   few_rows_linear_residual<Real>(exec, active, down_.matrix(), down_.bias(), x, y);

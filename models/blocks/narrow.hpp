@@ -21,12 +21,6 @@ VectorRef<Real> head_of(const Vector<Real>& vector, int count) {
   return VectorRef<Real>(vector.data(), count);
 }
 
-/// Returns the first rows of a saved matrix of one column.
-template <class Real>
-VectorRef<Real> column_of(const Matrix<Real>& matrix, int rows) {
-  return VectorRef<Real>(matrix.data(), rows);
-}
-
 /// Returns all elements of a matrix as a vector.
 template <class Real>
 VectorRef<Real> elements_of(const Matrix<Real>& matrix) {

@@ -29,12 +29,10 @@ SavedTensors PostNormBlock<Real>::saved() const {
   SavedTensors tensors = attention_->saved();
   tensors.insert(tensors.end(), {{"deltapipe::PostNormBlock::attention", C},
                                  {"deltapipe::PostNormBlock::sum1", C},
-                                 {"deltapipe::PostNormBlock::mean1", 1},
-                                 {"deltapipe::PostNormBlock::rstd1", 1},
+                                 {"deltapipe::PostNormBlock::statistics1", 2},
                                  {"deltapipe::PostNormBlock::hidden", mlp_.hidden},
                                  {"deltapipe::PostNormBlock::sum2", C},
-                                 {"deltapipe::PostNormBlock::mean2", 1},
-                                 {"deltapipe::PostNormBlock::rstd2", 1}});
+                                 {"deltapipe::PostNormBlock::statistics2", 2}});
   return tensors;
 }
 
@@ -73,8 +71,7 @@ void PostNormBlock<Real>::forward_saved(const BlockPass<Real>& pass,
   attention_->forward(pass, x, attention);
   out_.residual_forward(exec, w.products.input(exec, attention), x,
                         dropout(options_.dropout, options_.dropout_site + 1), branch, a, w);
-  norm1_.forward(exec, a, h, column_of(saved(pass, kMean1), rows),
-                 column_of(saved(pass, kRstd1), rows));
+  norm1_.forward(exec, a, h, {saved(pass, kStatistics1), rows});
   up_.forward(exec, w.products.input(exec, h), hidden, w);
   down_.residual_forward(exec, activated(pass, mlp_.activation, hidden, w.wide_NF), h,
                          dropout(mlp_.dropout, mlp_.dropout_site), branch,
@@ -86,7 +83,7 @@ void PostNormBlock<Real>::forward_output(const BlockPass<Real>& pass, const Matr
                                          const MatrixRef<Real>& y) const {
   const int rows = x.extent_int(0);
   norm2_.forward(pass.exec, narrow(saved(pass, kSum2), rows, mlp_.channels), y,
-                 column_of(saved(pass, kMean2), rows), column_of(saved(pass, kRstd2), rows));
+                 {saved(pass, kStatistics2), rows});
 }
 
 template <class Real>
@@ -108,15 +105,13 @@ void PostNormBlock<Real>::backward_mlp(const BlockPass<Real>& pass, const Matrix
   const MatrixRef<Real> norm = narrow(w.norm_NC, rows, C);
   const MatrixRef<Real> dhidden =
       narrow(pass.postponed ? postponed(pass, kHiddenGradient) : w.wide_NF, rows, F);
-  const VectorRef<Real> mean1 = column_of(saved(pass, kMean1), rows);
-  const VectorRef<Real> rstd1 = column_of(saved(pass, kRstd1), rows);
-  const VectorRef<Real> mean2 = column_of(saved(pass, kMean2), rows);
-  const VectorRef<Real> rstd2 = column_of(saved(pass, kRstd2), rows);
+  const NormStatistics<Real> statistics1(saved(pass, kStatistics1), rows);
+  const NormStatistics<Real> statistics2(saved(pass, kStatistics2), rows);
 
   // After a recomputation, which ends before norm2, its statistics are those of another block.
-  norm2_.forward(exec, b, norm, mean2, rstd2);
-  norm2_.parameter_gradient(exec, gradient, b, mean2, rstd2, accumulate, w);
-  norm2_.backward_in_place(exec, gradient, b, mean2, rstd2, norm);
+  norm2_.forward(exec, b, norm, statistics2);
+  norm2_.parameter_gradient(exec, gradient, b, statistics2, accumulate, w);
+  norm2_.backward_in_place(exec, gradient, b, statistics2, norm);
 
   const MatrixRef<Real> dbranch = branch_gradient(pass, mlp_.dropout, mlp_.dropout_site, gradient);
   const Operand<Real> dbranch_operand = w.products.gradient(exec, dbranch);
@@ -133,9 +128,9 @@ void PostNormBlock<Real>::backward_mlp(const BlockPass<Real>& pass, const Matrix
 
   const Operand<Real> dhidden_operand = w.products.gradient(exec, dhidden);
   up_.input_gradient(exec, dhidden_operand, gradient, w, true);
-  norm1_.parameter_gradient(exec, gradient, a, mean1, rstd1, accumulate, w);
+  norm1_.parameter_gradient(exec, gradient, a, statistics1, accumulate, w);
   const Operand<Real> h = w.products.make_input(
-      norm, [&](const auto& y) { norm1_.backward_in_place(exec, gradient, a, mean1, rstd1, y); });
+      norm, [&](const auto& y) { norm1_.backward_in_place(exec, gradient, a, statistics1, y); });
   if (!pass.postponed) up_.parameter_gradient(exec, h, dhidden_operand, accumulate, w);
 }
 
@@ -175,8 +170,7 @@ void PostNormBlock<Real>::backward_parameters(const BlockPass<Real>& pass, const
   down_.parameter_gradient(exec, activated(pass, mlp_.activation, hidden, w.wide2_NF),
                            gradient(kDownGradient, C), accumulate, w);
   const Operand<Real> h = norm1_.normalized(exec, narrow(saved(pass, kSum1), rows, C),
-                                            column_of(saved(pass, kMean1), rows),
-                                            column_of(saved(pass, kRstd1), rows), w);
+                                            {saved(pass, kStatistics1), rows}, w);
   up_.parameter_gradient(exec, h, gradient(kHiddenGradient, F), accumulate, w);
   const Operand<Real> attention = w.products.input(exec, narrow(saved(pass, kAttention), rows, C));
   out_.parameter_gradient(exec, attention, gradient(kOutGradient, C), accumulate, w);

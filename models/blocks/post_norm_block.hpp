@@ -39,7 +39,7 @@ class PostNormBlock final : public Block<Real> {
 
  private:
   /// Matrices of saved() and postponed() after the attention's.
-  enum Saved { kAttention, kSum1, kMean1, kRstd1, kHidden, kSum2, kMean2, kRstd2 };
+  enum Saved { kAttention, kSum1, kStatistics1, kHidden, kSum2, kStatistics2 };
   enum Postponed { kOutGradient, kHiddenGradient, kDownGradient };
 
   const Matrix<Real>& saved(const BlockPass<Real>& pass, Saved tensor) const {

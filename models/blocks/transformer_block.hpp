@@ -32,7 +32,7 @@ class MlpBlock final : public Block<Real> {
                    const MatrixRef<Real>& y) const;
 
  private:
-  enum Saved { kHidden, kMean, kRstd };
+  enum Saved { kHidden, kStatistics };
   enum Postponed { kHiddenGradient, kDownGradient };
 
   /// Returns the hidden layer before the activation: all that backward() needs.

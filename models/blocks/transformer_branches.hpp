@@ -67,7 +67,7 @@ class AttentionBranch {
                   const AttentionOptions& options, int bucket);
 
   /// Matrices of saved() and postponed().
-  static constexpr int kSaved = 5, kPostponed = 2;
+  static constexpr int kSaved = 4, kPostponed = 2;
   SavedTensors saved() const;
   SavedTensors postponed() const;
   bool trains_linear() const { return qkv_.trained() || out_.trained(); }
@@ -90,7 +90,7 @@ class AttentionBranch {
                      const MatrixRef<Real>& y) const;
 
  private:
-  enum Saved { kQkv, kAttention, kLogSum, kMean, kRstd };
+  enum Saved { kQkv, kAttention, kLogSum, kStatistics };
   enum Postponed { kQkvGradient, kOutGradient };
 
   AttentionShape shape(int samples, int tokens) const {
