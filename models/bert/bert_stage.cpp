@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include "models/blocks/classification_head.hpp"
-#include "models/blocks/encoder_embedding.hpp"
 #include "models/blocks/post_norm_block.hpp"
+#include "models/blocks/text_embedding.hpp"
 #include "models/encoder_blocks.hpp"
 
 namespace deltapipe {
@@ -49,7 +49,7 @@ StageParts<Real> make_parts(const BertConfig& config, const StagePart& part,
     const auto tokens = std::make_shared<TokenTable<Real>>(
         parameters, name + "word_embeddings.weight", config.vocabulary, channels, false);
     tokens->declare(bucket + 1);
-    parts.first = std::make_unique<EncoderEmbedding<Real>>(
+    parts.first = std::make_unique<TextEmbedding<Real>>(
         parameters, EmbeddingTables{positions, segments}, norm, tokens, config.embedding_dropout,
         kEmbeddingSite, bucket);
     bucket += 2;

@@ -8,7 +8,7 @@
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/convolved_block.hpp"
 #include "models/blocks/disentangled_self_attention.hpp"
-#include "models/blocks/encoder_embedding.hpp"
+#include "models/blocks/text_embedding.hpp"
 #include "models/encoder_blocks.hpp"
 
 namespace deltapipe {
@@ -76,7 +76,7 @@ void add_first(const DebertaConfig& config, ParameterArena<Real>& parameters, in
   const auto tokens = std::make_shared<TokenTable<Real>>(
       parameters, name + "word_embeddings.weight", config.vocabulary, config.channels, false);
   tokens->declare(bucket + 1);
-  parts.first = std::make_unique<EncoderEmbedding<Real>>(
+  parts.first = std::make_unique<TextEmbedding<Real>>(
       parameters, tables, norm, tokens, config.embedding_dropout, kEmbeddingSite, bucket);
   parts.token_embedding = tokens;
 }

@@ -4,10 +4,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/language_head.hpp"
-#include "models/blocks/token_embedding.hpp"
+#include "models/blocks/text_embedding.hpp"
 #include "models/blocks/transformer_block.hpp"
 #include "models/weights.hpp"
 
@@ -90,8 +91,9 @@ StageParts<Real> make_parts(const Gpt2Config& config, const StagePart& part,
       tokens->declare(bucket++);
     else if (!part.last && tokens->wte_frozen())
       tokens->declare_copy(bucket++);
-    parts.first = std::make_unique<TokenPositionEmbedding<Real>>(parameters, table, tokens,
-                                                                 config.embd_pdrop, kEmbeddingSite);
+    parts.first = std::make_unique<TextEmbedding<Real>>(
+        parameters, EmbeddingTables{table}, std::nullopt, tokens, config.embd_pdrop, kEmbeddingSite,
+        parameters.info()[table].bucket);
   }
   for (int i = 0; i < part.blocks; ++i, ++bucket)
     parts.blocks.push_back({make_block(config, part.first_block + i, bucket, parameters), bucket});

@@ -8,10 +8,9 @@
 #include "models/blocks/classification_head.hpp"
 #include "models/blocks/convolved_block.hpp"
 #include "models/blocks/disentangled_self_attention.hpp"
-#include "models/blocks/encoder_embedding.hpp"
 #include "models/blocks/language_head.hpp"
 #include "models/blocks/post_norm_block.hpp"
-#include "models/blocks/token_embedding.hpp"
+#include "models/blocks/text_embedding.hpp"
 #include "models/blocks/transformer_block.hpp"
 #include "support/values_input.hpp"
 #include "tests/unit/models/blocks/stage_harness.hpp"
@@ -264,7 +263,7 @@ TEST_CASE("A BERT embedding's gradients are slopes", "[models][blocks][bert]") {
     const int segments = parameters.add("segments", {3, kChannels}, false, 0);
     const NormLayer<double> norm(parameters, "norm", kChannels, 1e-5, 0);
     tokens->declare(1);
-    parts.first = std::make_unique<EncoderEmbedding<double>>(
+    parts.first = std::make_unique<TextEmbedding<double>>(
         parameters, EmbeddingTables{positions, segments}, norm, tokens, dropout, 7, 0);
     parts.token_embedding = tokens;
     return parts;
@@ -280,8 +279,8 @@ TEST_CASE("An embedding's gradients are slopes", "[models][blocks]") {
         std::make_shared<TokenTable<double>>(parameters, "tokens", 5, kChannels, false);
     const int positions = parameters.add("positions", {kTokens + 1, kChannels}, false, 0);
     tokens->declare(1);
-    parts.first =
-        std::make_unique<TokenPositionEmbedding<double>>(parameters, positions, tokens, dropout, 7);
+    parts.first = std::make_unique<TextEmbedding<double>>(parameters, EmbeddingTables{positions},
+                                                          std::nullopt, tokens, dropout, 7, 0);
     parts.token_embedding = tokens;
     return parts;
   };

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The first end of encoders of texts.
+// The first end of models of texts.
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "models/blocks/block.hpp"
 #include "models/blocks/layers.hpp"
-#include "models/blocks/token_embedding.hpp"
+#include "models/blocks/token_table.hpp"
 
 namespace deltapipe {
 
@@ -16,14 +18,15 @@ struct EmbeddingTables {
   int segments = -1;   ///< [segments, C]
 };
 
-/// x = dropout(norm(token + position + segment)). Positions and segments are optional.
+/// x = dropout(norm(token + position + segment)). Positions, segments and norm are optional.
 template <class Real>
-class EncoderEmbedding final : public FirstEnd<Real> {
+class TextEmbedding final : public FirstEnd<Real> {
  public:
   /// `bucket` is that of the tables and of the norm.
-  EncoderEmbedding(ParameterArena<Real>& parameters, const EmbeddingTables& tables,
-                   const NormLayer<Real>& norm, std::shared_ptr<TokenTable<Real>> tokens,
-                   double dropout, std::uint32_t dropout_site, int bucket)
+  TextEmbedding(ParameterArena<Real>& parameters, const EmbeddingTables& tables,
+                const std::optional<NormLayer<Real>>& norm,
+                std::shared_ptr<TokenTable<Real>> tokens, double dropout,
+                std::uint32_t dropout_site, int bucket)
       : parameters_(parameters),
         tables_(tables),
         norm_(norm),
@@ -33,7 +36,7 @@ class EncoderEmbedding final : public FirstEnd<Real> {
         bucket_(bucket) {}
 
   void require(const StageCapacity&, WorkspaceSize& size) const override {
-    size.raise(tokens_->embedding_channels(), 0);
+    if (norm_) size.raise(tokens_->embedding_channels(), 0);
   }
   void reserve(const StageCapacity& capacity, const ViewAllocator& memory) override;
   bool trained() const override;
@@ -41,15 +44,24 @@ class EncoderEmbedding final : public FirstEnd<Real> {
   void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const override;
   void backward(const BlockPass<Real>& pass, const MatrixRef<Real>& gradient,
                 bool accumulate) const override;
+  bool continues_text() const override { return !norm_ && tables_.segments < 0; }
+  void continue_text(const BlockPass<Real>& pass, int kept,
+                     const MatrixRef<Real>& x) const override {
+    sum(pass, kept, x);
+  }
 
  private:
   bool is_trained(int table) const { return table >= 0 && !parameters_.info()[table].frozen; }
-  /// Computes the sum before the norm.
-  void sum(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const;
+  /// Computes the sum before the norm, of rows at the positions from `first` on.
+  void sum(const BlockPass<Real>& pass, int first, const MatrixRef<Real>& x) const;
+  /// Turns the gradient of the norm's output into that of the sum. Computes the sum and its
+  /// statistics again: other micro-batches have passed since.
+  void backward_norm(const BlockPass<Real>& pass, const MatrixRef<Real>& gradient,
+                     bool accumulate) const;
 
   ParameterArena<Real>& parameters_;
   EmbeddingTables tables_;
-  NormLayer<Real> norm_;
+  std::optional<NormLayer<Real>> norm_;
   std::shared_ptr<TokenTable<Real>> tokens_;
   double dropout_;
   std::uint32_t site_;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The first end of a language model, and the table of tokens that it may share with the last one.
+// The token embedding of a model of texts.
 #pragma once
 
-#include <memory>
 #include <string>
 
 #include "models/blocks/block.hpp"
@@ -56,40 +55,6 @@ class TokenTable final : public TokenEmbedding<Real> {
   std::size_t batch_rows_ = 0;  ///< rows reserved for a micro-batch
   Matrix<Real> rows_UC_, gradient_UC_;
   Matrix<Real> gradient_NC_;  ///< gradients of all micro-batches of a step
-};
-
-/// x = token + position, with dropout.
-template <class Real>
-class TokenPositionEmbedding final : public FirstEnd<Real> {
- public:
-  /// The position table is a parameter [positions, C] of `parameters`.
-  TokenPositionEmbedding(ParameterArena<Real>& parameters, int position_table,
-                         std::shared_ptr<TokenTable<Real>> tokens, double dropout,
-                         std::uint32_t dropout_site)
-      : parameters_(parameters),
-        positions_(position_table),
-        tokens_(std::move(tokens)),
-        dropout_(dropout),
-        site_(dropout_site) {}
-
-  void reserve(const StageCapacity& capacity, const ViewAllocator& memory) override;
-  bool trained() const override { return !tokens_->wte_frozen() || trains_positions(); }
-  int bucket() const override { return parameters_.info()[positions_].bucket; }
-  void forward(const BlockPass<Real>& pass, const MatrixRef<Real>& x) const override;
-  void backward(const BlockPass<Real>& pass, const MatrixRef<Real>& gradient,
-                bool accumulate) const override;
-  bool continues_text() const override { return true; }
-  void continue_text(const BlockPass<Real>& pass, int kept,
-                     const MatrixRef<Real>& x) const override;
-
- private:
-  bool trains_positions() const { return !parameters_.info()[positions_].frozen; }
-
-  ParameterArena<Real>& parameters_;
-  int positions_;
-  std::shared_ptr<TokenTable<Real>> tokens_;
-  double dropout_;
-  std::uint32_t site_;
 };
 
 }  // namespace deltapipe
