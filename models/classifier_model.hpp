@@ -9,12 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "models/blocks/block_stage.hpp"
 #include "models/class_names.hpp"
 #include "models/file_model.hpp"
 
 namespace deltapipe {
 
-/// Config has `classes`, facts() and save().
+/// Config has `classes`, facts(), save() and parts_of().
 template <class Config>
 class ClassifierModel : public FileModel {
  public:
@@ -34,6 +35,9 @@ class ClassifierModel : public FileModel {
     update_task();
   }
   TextEnds text_ends() const override { return {}; }
+  std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const override {
+    return std::make_unique<ModelStage<float, Config>>(config_, part, frozen());
+  }
 
  protected:
   const Config& config() const { return config_; }

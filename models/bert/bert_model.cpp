@@ -34,10 +34,6 @@ std::string BertModel::description() const {
                      config().channels, config().classes.size());
 }
 
-std::unique_ptr<Stage<float>> BertModel::make_stage(const StagePart& part) const {
-  return std::make_unique<BertStage<float>>(config(), part, frozen());
-}
-
 std::unique_ptr<Model> load_bert(const ConfigFile& file, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings) {
   BertConfig config = BertConfig::read(file);

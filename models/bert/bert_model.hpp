@@ -28,7 +28,6 @@ class BertModel final : public EncoderModel<BertConfig> {
     return {Field::tokens, Field::segments, Field::label};
   }
   ModelCost cost(int tokens) const override { return bert_cost(config(), tokens); }
-  std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const override;
 };
 
 std::unique_ptr<Model> load_bert(const ConfigFile& config, const SafetensorsReader* weights,

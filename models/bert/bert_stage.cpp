@@ -28,10 +28,11 @@ std::unique_ptr<Block<Real>> make_block(const BertConfig& config, int block, int
       post_norm_names(layer), options, encoder_mlp(config, site), bucket);
 }
 
-/// Declares the parameters and returns what the stage consists of.
+}  // namespace
+
 template <class Real>
-StageParts<Real> make_parts(const BertConfig& config, const StagePart& part,
-                            ParameterArena<Real>& parameters) {
+StageParts<Real> parts_of(const BertConfig& config, const StagePart& part,
+                          ParameterArena<Real>& parameters) {
   const std::uint64_t C = config.channels;
   const int channels = config.channels;
   StageParts<Real> parts;
@@ -69,24 +70,13 @@ StageParts<Real> make_parts(const BertConfig& config, const StagePart& part,
   return parts;
 }
 
-}  // namespace
-
 ModelCost bert_cost(const BertConfig& config, int tokens) {
   const double C = config.channels;
   const auto classes = static_cast<double>(config.classes.size());
   return {.block = encoder_block_cost(config, tokens), .head = 3 * 2 * C * (C + classes)};
 }
 
-template <class Real>
-BertStage<Real>::BertStage(const BertConfig& config, const StagePart& part,
-                           const std::set<std::string>& frozen)
-    : BlockStage<Real>(
-          [config, part](ParameterArena<Real>& parameters) {
-            return make_parts<Real>(config, part, parameters);
-          },
-          frozen) {}
-
-template class BertStage<float>;
-template class BertStage<double>;
+template StageParts<float> parts_of(const BertConfig&, const StagePart&, ParameterArena<float>&);
+template StageParts<double> parts_of(const BertConfig&, const StagePart&, ParameterArena<double>&);
 
 }  // namespace deltapipe

@@ -2,12 +2,8 @@
 // A stage of a BERT for classification, as a list of blocks.
 #pragma once
 
-#include <set>
-#include <string>
-
 #include "models/bert/bert_config.hpp"
 #include "models/blocks/block_stage.hpp"
-#include "models/partition.hpp"
 
 namespace deltapipe {
 
@@ -15,11 +11,10 @@ namespace deltapipe {
 /// config.classes has at least two names. Parameters have the names of transformers, except that
 /// query, key and value are one matrix [3C, C], `qkv`.
 template <class Real>
-class BertStage final : public BlockStage<Real> {
- public:
-  BertStage(const BertConfig& config, const StagePart& part,
-            const std::set<std::string>& frozen = {});
-};
+StageParts<Real> parts_of(const BertConfig& config, const StagePart& part,
+                          ParameterArena<Real>& parameters);
+template <class Real>
+using BertStage = ModelStage<Real, BertConfig>;
 
 /// Returns the operations of one block and of the head for a sample of `tokens` tokens.
 ModelCost bert_cost(const BertConfig& config, int tokens);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/blocks/block.hpp"
+#include "models/partition.hpp"
 
 namespace deltapipe {
 
@@ -119,6 +120,26 @@ class BlockStage : public Stage<Real>, public TextContinuation<Real> {
   std::vector<Slot> slots_;
   Workspace<Real> workspace_;
   Matrix<Real> gradient_;  ///< passes backwards through the blocks
+};
+
+/// The stage of a model whose parts are parts_of(config, part, parameters), a function beside its
+/// configuration.
+template <class Real, class Config>
+class ModelStage : public BlockStage<Real> {
+ public:
+  ModelStage(const Config& config, const StagePart& part, const std::set<std::string>& frozen = {})
+      : BlockStage<Real>(
+            [config, part](ParameterArena<Real>& parameters) {
+              return parts_of(config, part, parameters);
+            },
+            frozen) {}
+  /// Builds the stage with memory for its parameters.
+  ModelStage(const Config& config, const StagePart& part, bool training,
+             const std::set<std::string>& frozen = {},
+             ProductPrecision products = ProductPrecision::fp32)
+      : ModelStage(config, part, frozen) {
+    this->parameters().allocate(training, products);
+  }
 };
 
 }  // namespace deltapipe

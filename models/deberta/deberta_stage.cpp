@@ -81,10 +81,11 @@ void add_first(const DebertaConfig& config, ParameterArena<Real>& parameters, in
   parts.token_embedding = tokens;
 }
 
-/// Declares the parameters and returns what the stage consists of.
+}  // namespace
+
 template <class Real>
-StageParts<Real> make_parts(const DebertaConfig& config, const StagePart& part,
-                            ParameterArena<Real>& parameters) {
+StageParts<Real> parts_of(const DebertaConfig& config, const StagePart& part,
+                          ParameterArena<Real>& parameters) {
   const int channels = config.channels;
   StageParts<Real> parts;
   parts.input_shape = [channels](int tokens) { return BoundaryShape{tokens, channels}; };
@@ -117,16 +118,10 @@ StageParts<Real> make_parts(const DebertaConfig& config, const StagePart& part,
   return parts;
 }
 
-std::set<std::string> with_relative(std::set<std::string> frozen, const DebertaConfig& config) {
-  if (!config.trains_relative) frozen.merge(deberta_frozen(config));
-  return frozen;
-}
-
-}  // namespace
-
-std::set<std::string> deberta_frozen(const DebertaConfig& config) {
+std::set<std::string> deberta_frozen(const DebertaConfig& config, std::set<std::string> frozen) {
+  if (config.trains_relative) return frozen;
   const RelativeEmbeddingNames names = relative_names(config);
-  std::set<std::string> frozen = {names.table + ".weight"};
+  frozen.insert(names.table + ".weight");
   if (!names.norm.empty()) frozen.insert({names.norm + ".weight", names.norm + ".bias"});
   return frozen;
 }
@@ -144,16 +139,8 @@ ModelCost deberta_cost(const DebertaConfig& config, int tokens) {
           .stem = 3 * 2 * T * C * C * config.convolution_width};
 }
 
-template <class Real>
-DebertaStage<Real>::DebertaStage(const DebertaConfig& config, const StagePart& part,
-                                 const std::set<std::string>& frozen)
-    : BlockStage<Real>(
-          [config, part](ParameterArena<Real>& parameters) {
-            return make_parts<Real>(config, part, parameters);
-          },
-          with_relative(frozen, config)) {}
-
-template class DebertaStage<float>;
-template class DebertaStage<double>;
+template StageParts<float> parts_of(const DebertaConfig&, const StagePart&, ParameterArena<float>&);
+template StageParts<double> parts_of(const DebertaConfig&, const StagePart&,
+                                     ParameterArena<double>&);
 
 }  // namespace deltapipe

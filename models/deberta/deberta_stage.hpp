@@ -7,25 +7,28 @@
 
 #include "models/blocks/block_stage.hpp"
 #include "models/deberta/deberta_config.hpp"
-#include "models/partition.hpp"
 
 namespace deltapipe {
-
-/// Returns the names of the relative embedding's parameters, which every stage uses. They are
-/// trained only with DebertaConfig::trains_relative.
-std::set<std::string> deberta_frozen(const DebertaConfig& config);
 
 /// Embeddings on the first stage, PostNormBlocks with disentangled attention, the first of them
 /// with a convolution if the model has one, and pooler and classifier on the last stage.
 /// config.classes has at least two names. Parameters have the names of transformers, except that
 /// query, key and value are one matrix [3C, C], `qkv`, and the two projections of relative
-/// positions one matrix [2C, C], `pos_qk`. `frozen` is extended by deberta_frozen(), unless
-/// relative embeddings are trained.
+/// positions one matrix [2C, C], `pos_qk`.
 template <class Real>
-class DebertaStage final : public BlockStage<Real> {
+StageParts<Real> parts_of(const DebertaConfig& config, const StagePart& part,
+                          ParameterArena<Real>& parameters);
+
+/// Adds the relative embedding's parameters, which every stage uses, to `frozen`, unless they are
+/// trained.
+std::set<std::string> deberta_frozen(const DebertaConfig& config, std::set<std::string> frozen);
+
+template <class Real>
+class DebertaStage final : public ModelStage<Real, DebertaConfig> {
  public:
   DebertaStage(const DebertaConfig& config, const StagePart& part,
-               const std::set<std::string>& frozen = {});
+               const std::set<std::string>& frozen = {})
+      : ModelStage<Real, DebertaConfig>(config, part, deberta_frozen(config, frozen)) {}
 };
 
 /// Returns the operations of one block and of the head for a sample of `tokens` tokens.

@@ -71,10 +71,11 @@ std::unique_ptr<LastEnd<Real>> make_classification_head(const Gpt2Config& config
       bucket);
 }
 
-/// Declares the parameters and returns what the stage consists of.
+}  // namespace
+
 template <class Real>
-StageParts<Real> make_parts(const Gpt2Config& config, const StagePart& part,
-                            ParameterArena<Real>& parameters) {
+StageParts<Real> parts_of(const Gpt2Config& config, const StagePart& part,
+                          ParameterArena<Real>& parameters) {
   const std::uint64_t C = config.n_embd;
   const bool tied = config.is_tied();
   const int channels = config.n_embd;
@@ -104,8 +105,6 @@ StageParts<Real> make_parts(const Gpt2Config& config, const StagePart& part,
   return parts;
 }
 
-}  // namespace
-
 ModelCost gpt2_cost(const Gpt2Config& config, int tokens) {
   const double C = config.n_embd, F = config.n_inner, V = config.vocabulary_size, T = tokens;
   ModelCost cost;
@@ -128,17 +127,8 @@ void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
   initialize_normal<Real>(seed, deviation, parameters);
 }
 
-template <class Real>
-Gpt2Stage<Real>::Gpt2Stage(const Gpt2Config& config, const StagePart& part,
-                           const std::set<std::string>& frozen)
-    : BlockStage<Real>(
-          [config, part](ParameterArena<Real>& parameters) {
-            return make_parts<Real>(config, part, parameters);
-          },
-          frozen) {}
-
-template class Gpt2Stage<float>;
-template class Gpt2Stage<double>;
+template StageParts<float> parts_of(const Gpt2Config&, const StagePart&, ParameterArena<float>&);
+template StageParts<double> parts_of(const Gpt2Config&, const StagePart&, ParameterArena<double>&);
 template void initialise_weights<float>(const Gpt2Config&, std::uint64_t, ParameterArena<float>&);
 template void initialise_weights<double>(const Gpt2Config&, std::uint64_t, ParameterArena<double>&);
 

@@ -3,12 +3,8 @@
 // Face's GPT2LMHeadModel or, with classes, GPT2ForSequenceClassification.
 #pragma once
 
-#include <set>
-#include <string>
-
 #include "models/blocks/block_stage.hpp"
 #include "models/gpt2/gpt2_config.hpp"
-#include "models/partition.hpp"
 
 namespace deltapipe {
 
@@ -22,18 +18,9 @@ void initialise_weights(const Gpt2Config& config, std::uint64_t seed,
                         ParameterArena<Real>& parameters);
 
 template <class Real>
-class Gpt2Stage final : public BlockStage<Real> {
- public:
-  /// `frozen` contains names of the model's parameters that are not trained.
-  Gpt2Stage(const Gpt2Config& config, const StagePart& part,
-            const std::set<std::string>& frozen = {});
-  /// Builds the stage with memory for its parameters.
-  Gpt2Stage(const Gpt2Config& config, const StagePart& part, bool training,
-            const std::set<std::string>& frozen = {},
-            ProductPrecision products = ProductPrecision::fp32)
-      : Gpt2Stage(config, part, frozen) {
-    this->parameters().allocate(training, products);
-  }
-};
+StageParts<Real> parts_of(const Gpt2Config& config, const StagePart& part,
+                          ParameterArena<Real>& parameters);
+template <class Real>
+using Gpt2Stage = ModelStage<Real, Gpt2Config>;
 
 }  // namespace deltapipe

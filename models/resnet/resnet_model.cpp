@@ -71,10 +71,6 @@ void ResnetModel::set_image(const ImageShape& image) {
   config().image.width = image.width;
 }
 
-std::unique_ptr<Stage<float>> ResnetModel::make_stage(const StagePart& part) const {
-  return std::make_unique<ResnetStage<float>>(config(), part, frozen());
-}
-
 void ResnetModel::initialise(std::uint64_t seed, ParameterArena<float>& parameters) const {
   initialize_normal<float>(seed, initial_deviation, parameters);
 }

@@ -29,7 +29,6 @@ class ResnetModel final : public ClassifierModel<ResnetConfig> {
   void set_dropout(const DropoutProbabilities& dropout) override;
   void set_image(const ImageShape& image) override;
   ModelCost cost(int) const override { return resnet_cost(config()); }
-  std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const override;
   std::vector<std::string> saved_counters(const ParameterInfo& parameter) const override;
   void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const override;
 

@@ -23,10 +23,11 @@ BoundaryShape input_of(const ResnetConfig& config, const StagePart& part) {
           {.height = shape.height, .width = shape.width, .stride = stride}};
 }
 
-/// Declares the parameters and returns what the stage consists of.
+}  // namespace
+
 template <class Real>
-StageParts<Real> make_parts(const ResnetConfig& config, const StagePart& part,
-                            ParameterArena<Real>& parameters) {
+StageParts<Real> parts_of(const ResnetConfig& config, const StagePart& part,
+                          ParameterArena<Real>& parameters) {
   const std::vector<ResidualShape> shapes = config.block_shapes();
   const BoundaryShape input = input_of(config, part);
   StageParts<Real> parts;
@@ -59,8 +60,6 @@ StageParts<Real> make_parts(const ResnetConfig& config, const StagePart& part,
   return parts;
 }
 
-}  // namespace
-
 ModelCost resnet_cost(const ResnetConfig& config) {
   double blocks = 0;
   for (const ResidualShape& shape : config.block_shapes()) {
@@ -73,16 +72,8 @@ ModelCost resnet_cost(const ResnetConfig& config) {
           .stem = 2 * config.stem_convolution().operations()};
 }
 
-template <class Real>
-ResnetStage<Real>::ResnetStage(const ResnetConfig& config, const StagePart& part,
-                               const std::set<std::string>& frozen)
-    : BlockStage<Real>(
-          [config, part](ParameterArena<Real>& parameters) {
-            return make_parts<Real>(config, part, parameters);
-          },
-          frozen) {}
-
-template class ResnetStage<float>;
-template class ResnetStage<double>;
+template StageParts<float> parts_of(const ResnetConfig&, const StagePart&, ParameterArena<float>&);
+template StageParts<double> parts_of(const ResnetConfig&, const StagePart&,
+                                     ParameterArena<double>&);
 
 }  // namespace deltapipe

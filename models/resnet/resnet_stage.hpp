@@ -2,11 +2,7 @@
 // A stage of a residual network for classification, as a list of blocks.
 #pragma once
 
-#include <set>
-#include <string>
-
 #include "models/blocks/block_stage.hpp"
-#include "models/partition.hpp"
 #include "models/resnet/resnet_config.hpp"
 
 namespace deltapipe {
@@ -15,11 +11,10 @@ namespace deltapipe {
 /// boundary has a row for each pixel. The size of the images is known, and config.classes has at
 /// least two names. Parameters have the names of transformers.
 template <class Real>
-class ResnetStage final : public BlockStage<Real> {
- public:
-  ResnetStage(const ResnetConfig& config, const StagePart& part,
-              const std::set<std::string>& frozen = {});
-};
+StageParts<Real> parts_of(const ResnetConfig& config, const StagePart& part,
+                          ParameterArena<Real>& parameters);
+template <class Real>
+using ResnetStage = ModelStage<Real, ResnetConfig>;
 
 /// Returns the operations of an average block and of the head for an image.
 ModelCost resnet_cost(const ResnetConfig& config);

@@ -42,10 +42,6 @@ std::string VitModel::description() const {
       config().classes.size());
 }
 
-std::unique_ptr<Stage<float>> VitModel::make_stage(const StagePart& part) const {
-  return std::make_unique<VitStage<float>>(config(), part, frozen());
-}
-
 std::unique_ptr<Model> load_vit(const ConfigFile& file, const SafetensorsReader* weights,
                                 std::vector<std::string>& warnings) {
   VitConfig config = VitConfig::read(file);

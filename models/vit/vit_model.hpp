@@ -26,7 +26,6 @@ class VitModel final : public EncoderModel<VitConfig> {
   std::string description() const override;
   std::vector<Field> fields() const override { return {Field::values, Field::label}; }
   ModelCost cost(int) const override { return vit_cost(config()); }
-  std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const override;
 };
 
 std::unique_ptr<Model> load_vit(const ConfigFile& config, const SafetensorsReader* weights,

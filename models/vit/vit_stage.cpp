@@ -29,10 +29,11 @@ std::unique_ptr<Block<Real>> make_block(const VitConfig& config, int block, int 
       encoder_mlp(config, site), bucket);
 }
 
-/// Declares the parameters and returns what the stage consists of.
+}  // namespace
+
 template <class Real>
-StageParts<Real> make_parts(const VitConfig& config, const StagePart& part,
-                            ParameterArena<Real>& parameters) {
+StageParts<Real> parts_of(const VitConfig& config, const StagePart& part,
+                          ParameterArena<Real>& parameters) {
   const int channels = config.channels;
   StageParts<Real> parts;
   // Places are patches, after the class token.
@@ -62,8 +63,6 @@ StageParts<Real> make_parts(const VitConfig& config, const StagePart& part,
   return parts;
 }
 
-}  // namespace
-
 ModelCost vit_cost(const VitConfig& config) {
   const double C = config.channels;
   const auto classes = static_cast<double>(config.classes.size());
@@ -74,16 +73,7 @@ ModelCost vit_cost(const VitConfig& config) {
           .stem = 2 * 2 * patches * values * C};
 }
 
-template <class Real>
-VitStage<Real>::VitStage(const VitConfig& config, const StagePart& part,
-                         const std::set<std::string>& frozen)
-    : BlockStage<Real>(
-          [config, part](ParameterArena<Real>& parameters) {
-            return make_parts<Real>(config, part, parameters);
-          },
-          frozen) {}
-
-template class VitStage<float>;
-template class VitStage<double>;
+template StageParts<float> parts_of(const VitConfig&, const StagePart&, ParameterArena<float>&);
+template StageParts<double> parts_of(const VitConfig&, const StagePart&, ParameterArena<double>&);
 
 }  // namespace deltapipe

@@ -2,11 +2,7 @@
 // A stage of a vision transformer for classification, as a list of blocks.
 #pragma once
 
-#include <set>
-#include <string>
-
 #include "models/blocks/block_stage.hpp"
-#include "models/partition.hpp"
 #include "models/vit/vit_config.hpp"
 
 namespace deltapipe {
@@ -15,11 +11,10 @@ namespace deltapipe {
 /// config.classes has at least two names. Parameters have the names of transformers, except that
 /// query, key and value are one matrix [3C, C], `qkv`.
 template <class Real>
-class VitStage final : public BlockStage<Real> {
- public:
-  VitStage(const VitConfig& config, const StagePart& part,
-           const std::set<std::string>& frozen = {});
-};
+StageParts<Real> parts_of(const VitConfig& config, const StagePart& part,
+                          ParameterArena<Real>& parameters);
+template <class Real>
+using VitStage = ModelStage<Real, VitConfig>;
 
 /// Returns the operations of one block and of the head for an image.
 ModelCost vit_cost(const VitConfig& config);
