@@ -35,6 +35,19 @@ struct EncoderConfig {
   void put_encoder(Json& json) const;
 };
 
+/// Of encoders of texts that classify.
+struct TextEncoderConfig : EncoderConfig {
+  int positions = 512;             ///< the longest sequence T
+  int vocabulary = 0;              ///< V
+  int segments = 0;                ///< type_vocab_size; 0: no table
+  double classifier_dropout = -1;  ///< negative: hidden_dropout
+
+  TextEncoderConfig() { hidden_dropout = embedding_dropout = attention_dropout = 0.1; }
+  double head_dropout() const {
+    return classifier_dropout < 0 ? hidden_dropout : classifier_dropout;
+  }
+};
+
 /// Reads the dropout before a classifier, if the file has one; `file` appears in messages. Throws
 /// UserError for negative values, which stand for the dropout of the layers in a configuration.
 void read_classifier_dropout(const ConfigKeys& keys, const std::string& file, const char* key,

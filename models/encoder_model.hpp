@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "models/classifier_model.hpp"
 
@@ -26,6 +27,26 @@ class EncoderModel : public ClassifierModel<Config> {
   void initialise(std::uint64_t seed, ParameterArena<float>& parameters) const override {
     initialize_normal<float>(
         seed, [&](const ParameterInfo&) { return this->config().initializer_range; }, parameters);
+  }
+};
+
+/// An encoder of texts. Config derives from TextEncoderConfig.
+template <class Config>
+class TextEncoderModel : public EncoderModel<Config> {
+ public:
+  using EncoderModel<Config>::EncoderModel;
+
+  ModelShape shape() const override {
+    const Config& config = this->config();
+    return {.blocks = config.layers,
+            .channels = config.channels,
+            .positions = config.positions,
+            .vocabulary = config.vocabulary,
+            .segments = config.segments};
+  }
+  std::vector<Field> fields() const override {
+    if (this->config().segments == 0) return {Field::tokens, Field::label};
+    return {Field::tokens, Field::segments, Field::label};
   }
 };
 

@@ -12,15 +12,10 @@ namespace deltapipe {
 struct ConfigFile;
 
 /// Shape and constants of a BertForSequenceClassification with absolute positions.
-struct BertConfig : EncoderConfig {
-  int positions = 512;             ///< the longest sequence T
-  int vocabulary = 30522;          ///< V
-  int segments = 2;                ///< type_vocab_size
-  double classifier_dropout = -1;  ///< negative: hidden_dropout
-
-  BertConfig() { hidden_dropout = embedding_dropout = attention_dropout = 0.1; }
-  double head_dropout() const {
-    return classifier_dropout < 0 ? hidden_dropout : classifier_dropout;
+struct BertConfig : TextEncoderConfig {
+  BertConfig() {
+    vocabulary = 30522;
+    segments = 2;
   }
   /// Reads everything but `classes`. Throws UserError that names the key, its value and the
   /// supported values.

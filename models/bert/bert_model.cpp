@@ -21,14 +21,6 @@ const WeightNames& bert_names() {
   return names;
 }
 
-ModelShape BertModel::shape() const {
-  return {.blocks = config().layers,
-          .channels = config().channels,
-          .positions = config().positions,
-          .vocabulary = config().vocabulary,
-          .segments = config().segments};
-}
-
 std::string BertModel::description() const {
   return fmt::format("BERT of {} blocks x {} channels, {} classes", config().layers,
                      config().channels, config().classes.size());

@@ -17,16 +17,12 @@ namespace deltapipe {
 /// Returns the names of BertForSequenceClassification.
 const WeightNames& bert_names();
 
-class BertModel final : public EncoderModel<BertConfig> {
+class BertModel final : public TextEncoderModel<BertConfig> {
  public:
   explicit BertModel(BertConfig config, Json file = {}, std::set<std::string> fresh = {})
-      : EncoderModel(bert_names(), std::move(config), std::move(file), std::move(fresh)) {}
+      : TextEncoderModel(bert_names(), std::move(config), std::move(file), std::move(fresh)) {}
 
-  ModelShape shape() const override;
   std::string description() const override;
-  std::vector<Field> fields() const override {
-    return {Field::tokens, Field::segments, Field::label};
-  }
   ModelCost cost(int tokens) const override { return bert_cost(config(), tokens); }
 };
 

@@ -15,10 +15,7 @@ struct ConfigFile;
 
 /// Shape and constants of a DebertaV2ForSequenceClassification. DeBERTa-v3 has the same
 /// architecture.
-struct DebertaConfig : EncoderConfig {
-  int positions = 512;                ///< the longest sequence T
-  int vocabulary = 128100;            ///< V
-  int segments = 0;                   ///< type_vocab_size; 0: no table
+struct DebertaConfig : TextEncoderConfig {
   bool position_biased_input = true;  ///< has a table of absolute positions
   int position_buckets = -1;          ///< not above 0: every distance has a relative position
   int max_relative_positions = -1;    ///< below 1: `positions`
@@ -29,15 +26,11 @@ struct DebertaConfig : EncoderConfig {
   int convolution_width = 0;          ///< tokens; 0: no convolution after the first block
   Activation convolution_activation = Activation::gelu_erf;
   Activation pooler_activation = Activation::gelu_erf;
-  double classifier_dropout = -1;  ///< negative: hidden_dropout
-  bool trains_relative = false;    ///< trains relative embeddings; a setting of training, not saved
+  bool trains_relative = false;  ///< trains relative embeddings; a setting of training, not saved
 
   DebertaConfig() {
     layer_norm_epsilon = 1e-7;
-    hidden_dropout = embedding_dropout = attention_dropout = 0.1;
-  }
-  double head_dropout() const {
-    return classifier_dropout < 0 ? hidden_dropout : classifier_dropout;
+    vocabulary = 128100;
   }
   RelativeBuckets buckets() const {
     return {position_buckets, max_relative_positions < 1 ? positions : max_relative_positions};

@@ -56,22 +56,9 @@ const WeightNames& deberta_names() {
   return names;
 }
 
-ModelShape DebertaModel::shape() const {
-  return {.blocks = config().layers,
-          .channels = config().channels,
-          .positions = config().positions,
-          .vocabulary = config().vocabulary,
-          .segments = config().segments};
-}
-
 std::string DebertaModel::description() const {
   return fmt::format("DeBERTa-v2 of {} blocks x {} channels, {} classes", config().layers,
                      config().channels, config().classes.size());
-}
-
-std::vector<Field> DebertaModel::fields() const {
-  if (config().segments == 0) return {Field::tokens, Field::label};
-  return {Field::tokens, Field::segments, Field::label};
 }
 
 std::unique_ptr<Stage<float>> DebertaModel::make_stage(const StagePart& part) const {

@@ -17,14 +17,12 @@ namespace deltapipe {
 /// Returns the names of DebertaV2ForSequenceClassification.
 const WeightNames& deberta_names();
 
-class DebertaModel final : public EncoderModel<DebertaConfig> {
+class DebertaModel final : public TextEncoderModel<DebertaConfig> {
  public:
   explicit DebertaModel(DebertaConfig config, Json file = {}, std::set<std::string> fresh = {})
-      : EncoderModel(deberta_names(), std::move(config), std::move(file), std::move(fresh)) {}
+      : TextEncoderModel(deberta_names(), std::move(config), std::move(file), std::move(fresh)) {}
 
-  ModelShape shape() const override;
   std::string description() const override;
-  std::vector<Field> fields() const override;
   void train_relative_embeddings() override { config().trains_relative = true; }
   ModelCost cost(int tokens) const override { return deberta_cost(config(), tokens); }
   std::unique_ptr<Stage<float>> make_stage(const StagePart& part) const override;

@@ -5,19 +5,17 @@
 
 #include <utility>
 
-#include "models/blocks/classification_head.hpp"
 #include "models/blocks/convolved_block.hpp"
 #include "models/blocks/disentangled_self_attention.hpp"
-#include "models/blocks/text_embedding.hpp"
 #include "models/encoder_blocks.hpp"
 
 namespace deltapipe {
 
 namespace {
 
-/// Sites of dropout: the embedding's, the head's, the convolution's, then four of each block.
-constexpr std::uint32_t kEmbeddingSite = 0, kHeadSite = 1, kConvolutionSite = 2,
-                        kFirstBlockSite = 3, kSitesABlock = kEncoderSitesABlock + 1;
+/// Sites of dropout after those of kTextSites: the convolution's, then four of each block.
+constexpr std::uint32_t kConvolutionSite = kTextSites, kFirstBlockSite = kConvolutionSite + 1,
+                        kSitesABlock = kEncoderSitesABlock + 1;
 
 RelativeEmbeddingNames relative_names(const DebertaConfig& config) {
   return {"encoder.rel_embeddings", config.normalizes_relative ? "encoder.LayerNorm" : ""};
@@ -60,27 +58,6 @@ std::unique_ptr<Block<Real>> make_block(const DebertaConfig& config, int block, 
       bucket);
 }
 
-template <class Real>
-void add_first(const DebertaConfig& config, ParameterArena<Real>& parameters, int bucket,
-               StageParts<Real>& parts) {
-  const std::uint64_t C = config.channels;
-  const std::string name = "embeddings.";
-  EmbeddingTables tables;
-  if (config.position_biased_input)
-    tables.positions = parameters.add(name + "position_embeddings.weight",
-                                      {std::uint64_t(config.positions), C}, true, bucket);
-  if (config.segments > 0)
-    tables.segments = parameters.add(name + "token_type_embeddings.weight",
-                                     {std::uint64_t(config.segments), C}, true, bucket);
-  const NormLayer<Real> norm(parameters, name + "LayerNorm", C, config.layer_norm_epsilon, bucket);
-  const auto tokens = std::make_shared<TokenTable<Real>>(
-      parameters, name + "word_embeddings.weight", config.vocabulary, config.channels, false);
-  tokens->declare(bucket + 1);
-  parts.first = std::make_unique<TextEmbedding<Real>>(
-      parameters, tables, norm, tokens, config.embedding_dropout, kEmbeddingSite, bucket);
-  parts.token_embedding = tokens;
-}
-
 }  // namespace
 
 template <class Real>
@@ -92,8 +69,8 @@ StageParts<Real> parts_of(const DebertaConfig& config, const StagePart& part,
   parts.longest = config.positions;
   int bucket = 0;
   if (part.first) {
-    add_first(config, parameters, bucket, parts);
-    bucket += 2;
+    add_text_embedding(config, config.position_biased_input, parameters, parts);
+    bucket = 2;
   }
   const auto relative = std::make_shared<RelativeEmbedding<Real>>(
       parameters, relative_names(config), config.buckets(), channels, config.layer_norm_epsilon,
@@ -105,16 +82,7 @@ StageParts<Real> parts_of(const DebertaConfig& config, const StagePart& part,
   for (int i = 0; i < part.blocks; ++i, ++bucket)
     parts.blocks.push_back(
         {make_block(config, part.first_block + i, bucket, parameters, relative), bucket});
-  if (part.last)
-    parts.last = std::make_unique<ClassificationHead<Real>>(
-        parameters, ClassificationNames{"pooler.dense", "classifier"},
-        ClassificationOptions{.channels = channels,
-                              .classes = static_cast<int>(config.classes.size()),
-                              .activation = config.pooler_activation,
-                              .layout = WeightLayout::outputs_inputs,
-                              .dropout = config.head_dropout(),
-                              .dropout_site = kHeadSite},
-        bucket);
+  if (part.last) parts.last = make_text_head(config, config.pooler_activation, parameters, bucket);
   return parts;
 }
 
