@@ -19,6 +19,8 @@ namespace deltapipe {
 template <class Config>
 class ClassifierModel : public FileModel {
  public:
+  using Configuration = Config;
+
   /// `file` is the config.json of the configuration; null for a new model. Parameters in `fresh`
   /// are not in the files.
   ClassifierModel(const WeightNames& names, Config config, Json file, std::set<std::string> fresh)
@@ -39,8 +41,9 @@ class ClassifierModel : public FileModel {
     return std::make_unique<ModelStage<float, Config>>(config_, part, frozen());
   }
 
- protected:
   const Config& config() const { return config_; }
+
+ protected:
   Config& config() { return config_; }
 
  private:
@@ -57,16 +60,27 @@ class ClassifierModel : public FileModel {
   std::unique_ptr<Task> task_;
 };
 
-/// Returns the classes of an encoder of texts, whose ends are `pooler.dense` and `classifier`; none
-/// if the files lack the classifier. Adds missing ends to `fresh`, with warnings. Throws UserError.
-std::vector<std::string> read_text_classes(const ConfigFile& file, const SafetensorsReader* weights,
-                                           const WeightNames& names, std::set<std::string>& fresh,
-                                           std::vector<std::string>& warnings);
+/// Returns the classes of a classifier, the last one of `layers`; none if the files lack it. Adds
+/// layers that the files lack to `fresh`, with warnings. `weights` may be null: not available yet.
+/// Throws UserError.
+std::vector<std::string> read_classes(const ConfigFile& file, const SafetensorsReader* weights,
+                                      const WeightNames& names,
+                                      const std::vector<std::string>& layers,
+                                      std::set<std::string>& fresh,
+                                      std::vector<std::string>& warnings);
 
-/// Adds `parameters` to `fresh` and a warning if the files hold none of them. Returns true if they
-/// do not. `weights` may be null: not available yet.
-bool add_fresh(const ConfigFile& file, const SafetensorsReader* weights, const WeightNames& names,
-               const std::set<std::string>& parameters, const char* layer,
-               std::set<std::string>& fresh, std::vector<std::string>& warnings);
+/// Loads a Model, which derives from ClassifierModel, by its names of weights. `layers` are its
+/// last ones; the files may lack them.
+template <class Model>
+std::unique_ptr<Model> load_classifier(const ConfigFile& file, const SafetensorsReader* weights,
+                                       const WeightNames& names,
+                                       const std::vector<std::string>& layers,
+                                       std::vector<std::string>& warnings) {
+  auto config = Model::Configuration::read(file);
+  std::set<std::string> fresh;
+  config.classes = read_classes(file, weights, names, layers, fresh, warnings);
+  if (weights != nullptr) warn_of_foreign(*weights, names, file.directory, warnings);
+  return std::make_unique<Model>(std::move(config), file.json, std::move(fresh));
+}
 
 }  // namespace deltapipe

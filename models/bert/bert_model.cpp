@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "models/config_file.hpp"
-
 namespace deltapipe {
 
 const WeightNames& bert_names() {
@@ -28,11 +26,8 @@ std::string BertModel::description() const {
 
 std::unique_ptr<Model> load_bert(const ConfigFile& file, const SafetensorsReader* weights,
                                  std::vector<std::string>& warnings) {
-  BertConfig config = BertConfig::read(file);
-  std::set<std::string> fresh;
-  config.classes = read_text_classes(file, weights, bert_names(), fresh, warnings);
-  if (weights != nullptr) warn_of_foreign(*weights, bert_names(), file.directory, warnings);
-  return std::make_unique<BertModel>(std::move(config), file.json, std::move(fresh));
+  return load_classifier<BertModel>(file, weights, bert_names(), {"pooler.dense", "classifier"},
+                                    warnings);
 }
 
 std::unique_ptr<Model> create_bert(const NewModel& shape) {

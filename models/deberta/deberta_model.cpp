@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "core/base/printable.hpp"
-#include "models/config_file.hpp"
 
 namespace deltapipe {
 
@@ -12,8 +11,9 @@ namespace {
 
 /// Warns of tensors that belong to a DeBERTa, but not to one of this configuration: a key is
 /// probably wrong. transformers ignores a table of positions that is not used, as here.
-void warn_of_unused(const DebertaConfig& config, const SafetensorsReader& weights,
+void warn_of_unused(const DebertaModel& model, const SafetensorsReader& weights,
                     const std::string& directory, std::vector<std::string>& warnings) {
+  const DebertaConfig& config = model.config();
   const bool projects = !config.shares_attention_key;
   const struct {
     bool is_used;
@@ -67,14 +67,10 @@ std::unique_ptr<Stage<float>> DebertaModel::make_stage(const StagePart& part) co
 
 std::unique_ptr<Model> load_deberta(const ConfigFile& file, const SafetensorsReader* weights,
                                     std::vector<std::string>& warnings) {
-  DebertaConfig config = DebertaConfig::read(file);
-  std::set<std::string> fresh;
-  config.classes = read_text_classes(file, weights, deberta_names(), fresh, warnings);
-  if (weights != nullptr) {
-    warn_of_foreign(*weights, deberta_names(), file.directory, warnings);
-    warn_of_unused(config, *weights, file.directory, warnings);
-  }
-  return std::make_unique<DebertaModel>(std::move(config), file.json, std::move(fresh));
+  auto model = load_classifier<DebertaModel>(file, weights, deberta_names(),
+                                             {"pooler.dense", "classifier"}, warnings);
+  if (weights != nullptr) warn_of_unused(*model, *weights, file.directory, warnings);
+  return model;
 }
 
 std::unique_ptr<Model> create_deberta(const NewModel& shape) {

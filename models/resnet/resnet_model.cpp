@@ -7,14 +7,10 @@
 #include <string_view>
 
 #include "core/base/error.hpp"
-#include "models/class_names.hpp"
-#include "models/config_file.hpp"
 
 namespace deltapipe {
 
 namespace {
-
-const std::set<std::string> kClassifier = {"classifier.1.weight", "classifier.1.bias"};
 
 /// Returns the standard deviation of initial weights, as transformers has it: convolutions keep the
 /// variance of gradients through a relu (arXiv 1502.01852, equation 14), the classifier has that of
@@ -96,12 +92,7 @@ void ResnetModel::check_block_counts(const SafetensorsReader& weights,
 
 std::unique_ptr<Model> load_resnet(const ConfigFile& file, const SafetensorsReader* weights,
                                    std::vector<std::string>& warnings) {
-  ResnetConfig config = ResnetConfig::read(file);
-  std::set<std::string> fresh;
-  if (!add_fresh(file, weights, resnet_names(), kClassifier, "classifier", fresh, warnings))
-    config.classes = classes_of_classifier(file);
-  if (weights != nullptr) warn_of_foreign(*weights, resnet_names(), file.directory, warnings);
-  return std::make_unique<ResnetModel>(std::move(config), file.json, std::move(fresh));
+  return load_classifier<ResnetModel>(file, weights, resnet_names(), {"classifier.1"}, warnings);
 }
 
 std::unique_ptr<Model> create_resnet(const NewModel& shape) {

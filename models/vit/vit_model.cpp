@@ -4,16 +4,8 @@
 #include <fmt/format.h>
 
 #include "core/base/error.hpp"
-#include "models/class_names.hpp"
-#include "models/config_file.hpp"
 
 namespace deltapipe {
-
-namespace {
-
-const std::set<std::string> kClassifier = {"classifier.weight", "classifier.bias"};
-
-}  // namespace
 
 const WeightNames& vit_names() {
   static const WeightNames names = {
@@ -44,12 +36,7 @@ std::string VitModel::description() const {
 
 std::unique_ptr<Model> load_vit(const ConfigFile& file, const SafetensorsReader* weights,
                                 std::vector<std::string>& warnings) {
-  VitConfig config = VitConfig::read(file);
-  std::set<std::string> fresh;
-  if (!add_fresh(file, weights, vit_names(), kClassifier, "classifier", fresh, warnings))
-    config.classes = classes_of_classifier(file);
-  if (weights != nullptr) warn_of_foreign(*weights, vit_names(), file.directory, warnings);
-  return std::make_unique<VitModel>(std::move(config), file.json, std::move(fresh));
+  return load_classifier<VitModel>(file, weights, vit_names(), {"classifier"}, warnings);
 }
 
 std::unique_ptr<Model> create_vit(const NewModel& shape) {
