@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
 """Writes core/text/unicode_classes.inc, core/text/bert_characters.inc and
-core/text/grapheme_classes.inc: how the tokenizers library treats every code point.
+core/text/grapheme_classes.inc: how the tokenizers library treats every code point. Also writes
+tests/unit/core/text/bert_characters_sums.inc, checksums of the library's answers for a test.
 
 GPT-2's pre-tokenisation asks of a character whether it is a letter (\\p{L}), a number (\\p{N}) or a
 space (\\s). BERT's removes control characters and accents, cuts at spaces, around punctuation and
@@ -18,17 +19,18 @@ import itertools
 import pathlib
 import struct
 import sys
+import zlib
 
 import tokenizers
 
-FOLDER = pathlib.Path(__file__).resolve().parent.parent / "core/text"
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 CLASSES = ((r"\p{L}", 1), (r"\p{N}", 2), (r"\s", 3))  # UnicodeClass of core/text/unicode_class.hpp
 CODE_POINTS = 0x110000
 SURROGATES = range(0xD800, 0xE000)
-HANGUL = range(0xAC00, 0xD7A4)  # syllables, whose decomposition is a formula
+DOTTED_I = 0x130  # the only letter whose lower case is two characters
 BLOCK = 4096
 # Bits of BertCharacter in core/text/bert_characters.hpp.
-REMOVED, SPACE, PUNCTUATION, IDEOGRAPH, MARK = 1, 2, 4, 8, 16
+REMOVED, SPACE, PUNCTUATION, IDEOGRAPH, MARK, DECOMPOSES = 1, 2, 4, 8, 16, 32
 # Bits of GraphemeClass in core/text/grapheme_class.hpp.
 EXTENDS, PREPENDS, CONTROL, PICTURE, CONSONANT, LINKER, CONJOINS = 1, 2, 4, 8, 16, 32, 64
 
@@ -82,10 +84,9 @@ def bert_characters():
     for c in normalized(handle_chinese_chars=True):
         bits[c] |= IDEOGRAPH
     bases = normalized(strip_accents=True)
-    for c in [c for c, result in bases.items() if not result]:
-        bits[c] |= MARK
-        del bases[c]
-    return bits, {c: r for c, r in bases.items() if c not in HANGUL}, normalized(lowercase=True)
+    for c, result in bases.items():
+        bits[c] |= DECOMPOSES if result else MARK
+    return bits, bases, normalized(lowercase=True)
 
 
 def counting_normalizer():
@@ -170,27 +171,44 @@ def range_table(name, values, shift, comment):
             + wrapped(f"{start:#x}," for start in starts) + "\n};\n")
 
 
-def mapping_table(name, mapping, comment):
-    """Pairs of a code point and one that replaces it, several of them in the text's order."""
-    pairs = [(c, ord(to)) for c, result in sorted(mapping.items()) for to in result]
-    return (comment + f"constexpr std::array<CharacterMapping, {len(pairs)}> {name} = {{{{\n"
-            + wrapped(f"{{{c:#x}, {to:#x}}}," for c, to in pairs) + "\n}};\n")
+def case_table(lower):
+    """Runs of all letters, or of every second one, whose lower case is at one distance."""
+    runs = []  # first, last, step, distance
+    assert lower[DOTTED_I] == "i\u0307"
+    for c, to in sorted((c, ord(to)) for c, to in lower.items() if c != DOTTED_I):
+        first, last, step, distance = runs[-1] if runs else (0, 0, 0, 0)
+        starts_pair = first == last and c - last == 2
+        if to - c == distance and (c - last == step or starts_pair):
+            runs[-1] = (first, c, c - last, distance)
+        else:
+            runs.append((c, c, 1, to - c))
+    return ("// Letters with a lower case: first and last of a run, step from letter to letter, "
+            f"distance to the\n// lower case.\nconstexpr std::array<CaseRun, {len(runs)}> kCaseRuns "
+            "= {{\n" + wrapped(f"{{{a:#x}, {b:#x}, {step}, {d}}}," for a, b, step, d in runs)
+            + "\n}};\n")
+
+
+def checksum(changed):
+    """CRC-32 of all code points and what they become, as UTF-8."""
+    lines = (f"{chr(c)}{changed.get(c, chr(c))}\n" for c in range(CODE_POINTS) if c not in SURROGATES)
+    return f"{zlib.crc32(''.join(lines).encode()):#010x}"
 
 
 def tables():
     """Names and contents of the files."""
     bits, bases, lower = bert_characters()
     return {
-        "unicode_classes.inc": header() + range_table(
+        "core/text/unicode_classes.inc": header() + range_table(
             "kClassStarts", library_classes(), 2,
             "// Changes of the class: the first code point << 2 | UnicodeClass.\n"),
-        "bert_characters.inc": header() + range_table(
-            "kCharacterStarts", bits, 5,
-            "// Changes of the bits: the first code point << 5 | bits of BertCharacter.\n")
-        + mapping_table("kWithoutAccents", bases,
-                        "// Characters without their accents; Hangul syllables are a formula.\n")
-        + mapping_table("kLowerCase", lower, "// Characters in lower case.\n"),
-        "grapheme_classes.inc": header() + range_table(
+        "tests/unit/core/text/bert_characters_sums.inc": header()
+        + f"constexpr std::uint32_t kWithoutAccents = {checksum(bases)};\n"
+        + f"constexpr std::uint32_t kInLowerCase = {checksum(lower)};\n",
+        "core/text/bert_characters.inc": header() + range_table(
+            "kCharacterStarts", bits, 6,
+            "// Changes of the bits: the first code point << 6 | bits of BertCharacter.\n")
+        + case_table(lower),
+        "core/text/grapheme_classes.inc": header() + range_table(
             "kGraphemeStarts", grapheme_classes(), 7,
             "// Changes of the bits: the first code point << 7 | bits of GraphemeClass.\n"),
     }
@@ -203,8 +221,8 @@ def main():
     status = 0
     for name, text in tables().items():
         if not arguments.check:
-            (FOLDER / name).write_text(text)
-        elif (FOLDER / name).read_text().splitlines()[2:] != text.splitlines()[2:]:
+            (ROOT / name).write_text(text)
+        elif (ROOT / name).read_text().splitlines()[2:] != text.splitlines()[2:]:
             print(f"{name} is not what tokenizers {tokenizers.__version__} says; run "
                   "scripts/make_unicode_classes.py")
             status = 1

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/bert_characters.hpp"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdint>
 
 #include "core/text/code_point_table.hpp"
 
 namespace deltapipe {
 namespace {
 
-using detail::CharacterMapping;
+/// Letters `step` apart, whose lower case is `distance` away.
+struct CaseRun {
+  char32_t first, last;
+  char32_t step;
+  std::int32_t distance;
+};
 
 #include "core/text/bert_characters.inc"
 
 std::uint8_t character_bits(char32_t code_point) {
   const auto after =
-      std::upper_bound(kCharacterStarts.begin(), kCharacterStarts.end(), (code_point << 5) | 31u);
-  return static_cast<std::uint8_t>(*(after - 1) & 31u);
-}
-
-template <std::size_t N>
-detail::MappingRange mapping_of(const std::array<CharacterMapping, N>& table, char32_t code_point) {
-  const auto [first, last] = std::equal_range(
-      table.begin(), table.end(), CharacterMapping{code_point, 0},
-      [](const CharacterMapping& a, const CharacterMapping& b) { return a.from < b.from; });
-  return {table.data() + (first - table.begin()), table.data() + (last - table.begin())};
+      std::upper_bound(kCharacterStarts.begin(), kCharacterStarts.end(), (code_point << 6) | 63u);
+  return static_cast<std::uint8_t>(*(after - 1) & 63u);
 }
 
 }  // namespace
@@ -36,15 +36,26 @@ BertCharacter bert_character(char32_t code_point) {
           .space = (bits & 2) != 0,
           .punctuation = (bits & 4) != 0,
           .ideograph = (bits & 8) != 0,
-          .mark = (bits & 16) != 0};
+          .mark = (bits & 16) != 0,
+          .decomposes = (bits & 32) != 0};
 }
 
-detail::MappingRange detail::accent_mapping(char32_t code_point) {
-  return mapping_of(kWithoutAccents, code_point);
+std::u32string detail::decomposition(char32_t code_point) {
+  // Characters that decompose do so in the same way in all later versions of Unicode.
+  constexpr std::size_t kLongest = 4;
+  std::array<utf8proc_int32_t, kLongest> parts{};
+  int ignored = 0;
+  const utf8proc_ssize_t count = utf8proc_decompose_char(
+      static_cast<utf8proc_int32_t>(code_point), parts.data(), parts.size(),
+      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE), &ignored);
+  return {parts.begin(), parts.begin() + count};
 }
 
-detail::MappingRange detail::lower_case_mapping(char32_t code_point) {
-  return mapping_of(kLowerCase, code_point);
+char32_t detail::single_lower_case(char32_t code_point) {
+  const auto after = std::ranges::upper_bound(kCaseRuns, code_point, {}, &CaseRun::first);
+  const CaseRun& run = *(after - 1);
+  const bool is_in_run = code_point <= run.last && (code_point - run.first) % run.step == 0;
+  return is_in_run ? code_point + static_cast<char32_t>(run.distance) : code_point;
 }
 
 }  // namespace deltapipe

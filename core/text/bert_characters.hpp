@@ -3,7 +3,7 @@
 // library has them.
 #pragma once
 
-#include <cstdint>
+#include <string>
 
 namespace deltapipe {
 
@@ -14,6 +14,7 @@ struct BertCharacter {
   bool punctuation;  ///< a word of its own
   bool ideograph;    ///< a word of its own with handle_chinese_chars
   bool mark;         ///< removed by strip_accents: a nonspacing mark
+  bool decomposes;   ///< changed by strip_accents
 };
 
 /// Returns the properties of a code point up to U+10FFFF.
@@ -28,41 +29,26 @@ template <class Take>
 void in_lower_case(char32_t code_point, const Take& take);
 
 namespace detail {
-struct CharacterMapping {
-  char32_t from, to;
-};
-struct MappingRange {
-  const CharacterMapping *first, *last;
-};
-MappingRange accent_mapping(char32_t code_point);
-MappingRange lower_case_mapping(char32_t code_point);
-
-constexpr char32_t kHangulSyllables = 0xAC00, kHangulEnd = 0xD7A4;
-
-template <class Take>
-void take_mapped(char32_t code_point, MappingRange mapping, const Take& take) {
-  if (mapping.first == mapping.last) return take(code_point);
-  for (const CharacterMapping* m = mapping.first; m != mapping.last; ++m) take(m->to);
-}
+std::u32string decomposition(char32_t code_point);
+char32_t single_lower_case(char32_t code_point);
 }  // namespace detail
 
 template <class Take>
 void without_accents(char32_t code_point, const Take& take) {
-  if (bert_character(code_point).mark) return;
-  if (code_point < detail::kHangulSyllables || code_point >= detail::kHangulEnd)
-    return detail::take_mapped(code_point, detail::accent_mapping(code_point), take);
-  // The Unicode Standard, 3.12: consonant, vowel and final consonant of a Hangul syllable.
-  constexpr char32_t kVowels = 21, kFinals = 28;
-  const char32_t index = code_point - detail::kHangulSyllables;
-  take(0x1100 + index / (kVowels * kFinals));
-  take(0x1161 + index % (kVowels * kFinals) / kFinals);
-  if (index % kFinals > 0) take(0x11A7 + index % kFinals);
+  const BertCharacter properties = bert_character(code_point);
+  if (properties.mark) return;
+  if (!properties.decomposes) return take(code_point);
+  for (const char32_t part : detail::decomposition(code_point))
+    if (!bert_character(part).mark) take(part);
 }
 
 template <class Take>
 void in_lower_case(char32_t code_point, const Take& take) {
+  constexpr char32_t kDottedI = 0x130, kDotAbove = 0x307;
   if (code_point < 0x80) return take(code_point - 'A' < 26 ? code_point + ('a' - 'A') : code_point);
-  detail::take_mapped(code_point, detail::lower_case_mapping(code_point), take);
+  if (code_point != kDottedI) return take(detail::single_lower_case(code_point));
+  take(U'i');
+  take(kDotAbove);
 }
 
 }  // namespace deltapipe
