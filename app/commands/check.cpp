@@ -200,7 +200,7 @@ std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
   if (inputs.weights)
     model.model->check_weights(settings.model.path, *inputs.weights, model.partition);
   check_resources(settings, inputs, model, ranks, machines);
-  return input_facts(*model.model, inputs.tokenizer, inputs.data ? &*inputs.data : nullptr);
+  return input_facts(*model.model, inputs.tokenizer.get(), inputs.data ? &*inputs.data : nullptr);
 }
 
 /// Directories that every rank creates on its machine.
@@ -253,7 +253,7 @@ std::vector<Fact> run_check_elsewhere(const Settings& settings, int rank) {
   const ModelPlan plan = plan_model(settings);
   DataSplit data;
   if (reads) data = read_samples(settings.data, *plan.model, plan.vocabulary(), plan.tokens);
-  return input_facts(*plan.model, plan.tokenizer, &data);
+  return input_facts(*plan.model, plan.tokenizer.get(), &data);
 }
 
 }  // namespace deltapipe

@@ -59,7 +59,7 @@ void run_tokenize(const Settings& settings) {
                      .remedy = "train from the files; they are read at each start",
                      .keys = {"data.kind"}});
   require(find_input_files(settings, InputUse::tokenize));
-  const std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
+  const std::unique_ptr<const Tokenizer> tokenizer = load_tokenizer(settings);
   DELTAPIPE_ASSERT(tokenizer, "required above");
   print_warnings(tokenizer->warnings());
   for (const char* const name : {"tokenizer", "train.h5", "validation.h5"})

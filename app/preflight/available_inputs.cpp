@@ -39,7 +39,7 @@ ImageShape known_image(const Settings& settings, AvailableInputs& inputs) {
 void make_model(const Settings& settings, AvailableInputs& inputs) {
   int vocabulary = 1, end_of_text = -1;
   if (inputs.tokenizer || inputs.has_tokens_only(settings.data)) {
-    const Vocabulary known = plan_vocabulary(settings, inputs.tokenizer, 0);
+    const Vocabulary known = plan_vocabulary(settings, inputs.tokenizer.get(), 0);
     vocabulary = known.size;
     end_of_text = known.end_of_text;
   } else if (settings.tokenizer.train_vocabulary > 0) {
@@ -101,7 +101,7 @@ void read_available_data(const Settings& settings, const ModelLayout& model,
   if (!inputs.files.texts || settings.data.train.empty()) return;
   if (is_text(settings.data.kind) && !inputs.tokenizer && !holds_tokens_only(settings.data)) return;
   Vocabulary vocabulary =
-      plan_vocabulary(settings, inputs.tokenizer, model.model->shape().vocabulary);
+      plan_vocabulary(settings, inputs.tokenizer.get(), model.model->shape().vocabulary);
   check_vocabulary(settings, vocabulary.size, model.model->shape());
   vocabulary.size = model.model->shape().vocabulary;
   inputs.data = read_samples(settings.data, *model.model, vocabulary, model.tokens);

@@ -16,7 +16,7 @@ namespace deltapipe {
 /// The inputs of a run that are available.
 struct AvailableInputs {
   InputFiles files;
-  std::optional<Tokenizer> tokenizer;
+  std::unique_ptr<const Tokenizer> tokenizer;
   std::optional<SafetensorsReader> weights;
   std::unique_ptr<Model> model;
   std::optional<DataSplit> data;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -100,7 +99,7 @@ const char* name_of(Command command) {
   return "unknown";
 }
 
-std::string fingerprint(const std::optional<Tokenizer>& tokenizer) {
+std::string fingerprint(const Tokenizer* tokenizer) {
   if (!tokenizer) return "none";
   return fmt::format("{} tokens, hash {}", tokenizer->vocabulary_size(), tokenizer->hash());
 }
@@ -134,7 +133,7 @@ void compare_program_and_deck(MPI_Comm world, Command command, Settings& setting
   compare_decks(settings, decks);
 }
 
-std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>& tokenizer,
+std::vector<Fact> input_facts(const Model& model, const Tokenizer* tokenizer,
                               const DataSplit* data) {
   std::vector<Fact> facts = facts_of(model);
   facts.push_back(
@@ -155,7 +154,7 @@ void compare_inputs(ProgressThread& progress, const std::vector<Fact>& facts) {
 }
 
 void compare_inputs(ProgressThread& progress, const ModelPlan& plan, const DataSplit* data) {
-  compare_inputs(progress, input_facts(*plan.model, plan.tokenizer, data));
+  compare_inputs(progress, input_facts(*plan.model, plan.tokenizer.get(), data));
 }
 
 }  // namespace deltapipe

@@ -4,7 +4,6 @@
 
 #include <mpi.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,7 +29,7 @@ struct Fact {
 
 /// The model's configuration, the tokenizer and, if given, the samples; without a
 /// training sample: this rank does not read them.
-std::vector<Fact> input_facts(const Model& model, const std::optional<Tokenizer>& tokenizer,
+std::vector<Fact> input_facts(const Model& model, const Tokenizer* tokenizer,
                               const DataSplit* data);
 
 /// Collective: input_facts() of all ranks. UserError on rank 0, as above.

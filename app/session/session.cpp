@@ -29,8 +29,8 @@
 
 namespace deltapipe {
 
-std::optional<Tokenizer> load_tokenizer(const Settings& settings) {
-  if (!is_text(settings.data.kind)) return std::nullopt;
+std::unique_ptr<const Tokenizer> load_tokenizer(const Settings& settings) {
+  if (!is_text(settings.data.kind)) return nullptr;
   if (settings.tokenizer.train_vocabulary > 0) {
     const std::vector<std::string> texts = settings.data.kind == DataKind::labelled_text
                                                ? labelled_training_texts(settings.data)
@@ -41,11 +41,10 @@ std::optional<Tokenizer> load_tokenizer(const Settings& settings) {
   if (!settings.tokenizer.path.empty()) return Tokenizer::load(settings.tokenizer.path);
   if (!settings.model.path.empty() && has_tokenizer_files(settings.model.path))
     return Tokenizer::load(settings.model.path);
-  return std::nullopt;
+  return nullptr;
 }
 
-Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
-                           int model_size) {
+Vocabulary plan_vocabulary(const Settings& settings, const Tokenizer* tokenizer, int model_size) {
   // For images, a vocabulary of one token lets new_model() make any model; check_fields() refuses
   // those of texts.
   if (!is_text(settings.data.kind)) return {1, -1};
@@ -225,12 +224,12 @@ ModelLayout plan_layout(const Settings& settings, std::unique_ptr<Model> model) 
 
 Vocabulary ModelPlan::vocabulary() const {
   Vocabulary all(model->shape().vocabulary, end_of_text);
-  if (tokenizer) all.tokenizer = &*tokenizer;
+  all.tokenizer = tokenizer.get();
   return all;
 }
 
 ModelPlan plan_model(const Settings& settings) {
-  std::optional<Tokenizer> tokenizer = load_tokenizer(settings);
+  std::unique_ptr<const Tokenizer> tokenizer = load_tokenizer(settings);
   const bool is_new = settings.model.path.empty();
   std::vector<std::string> warnings = warnings_of_links(settings);
   for (std::string& warning : warnings_of_preprocessor(settings))
@@ -244,7 +243,7 @@ ModelPlan plan_model(const Settings& settings) {
     model = load_model(settings.model.path, &*weights, warnings);
   }
   const Vocabulary vocabulary =
-      plan_vocabulary(settings, tokenizer, is_new ? 0 : model->shape().vocabulary);
+      plan_vocabulary(settings, tokenizer.get(), is_new ? 0 : model->shape().vocabulary);
   if (is_new)
     model = new_model(settings.model, vocabulary.size, vocabulary.end_of_text,
                       class_names(settings.data), image_of(settings.data));

@@ -32,10 +32,10 @@ struct ModelLayout {
 
 /// The model before its weights are read.
 struct ModelPlan : ModelLayout {
-  std::optional<Tokenizer> tokenizer;        ///< none: the data are token files
-  std::int32_t end_of_text = -1;             ///< -1: none
-  std::vector<std::string> warnings;         ///< what the user should know of the model's files
-  std::optional<SafetensorsReader> weights;  ///< of model.path, until a stage has them
+  std::unique_ptr<const Tokenizer> tokenizer;  ///< none: the data are token files
+  std::int32_t end_of_text = -1;               ///< -1: none
+  std::vector<std::string> warnings;           ///< what the user should know of the model's files
+  std::optional<SafetensorsReader> weights;    ///< of model.path, until a stage has them
 
   /// Files of the trained model that training does not change. Filled before training, on rank 0.
   std::vector<KeptFile> kept_files;
@@ -46,12 +46,11 @@ struct ModelPlan : ModelLayout {
 };
 
 /// The deck's tokenizer, or one trained on its text; none if it names none. Throws UserError.
-std::optional<Tokenizer> load_tokenizer(const Settings& settings);
+std::unique_ptr<const Tokenizer> load_tokenizer(const Settings& settings);
 
 /// The tokenizer's ids, or else those of the deck's token files. `model_size`: that of the model's
 /// configuration, 0 for a new model. Refers to the tokenizer. Throws UserError.
-Vocabulary plan_vocabulary(const Settings& settings, const std::optional<Tokenizer>& tokenizer,
-                           int model_size);
+Vocabulary plan_vocabulary(const Settings& settings, const Tokenizer* tokenizer, int model_size);
 
 /// Returns the names of the classes in the deck's data; empty for a language model. Reads the
 /// training files. Throws UserError.

@@ -8,14 +8,14 @@
 #include "core/text/added_tokens.hpp"
 #include "core/text/bpe.hpp"
 #include "core/text/piece_memory.hpp"
-#include "core/text/tokenizer_model.hpp"
+#include "core/text/tokenizer.hpp"
 
 namespace deltapipe {
 
 /// decode(encode(bytes)) == bytes for every byte string (unless the files ask for
 /// add_prefix_space). A byte outside of valid UTF-8 sequences counts as one symbol that is not a
 /// letter, digit or space (as with Python's errors="surrogateescape").
-class ByteLevelTokenizer final : public TokenizerModel {
+class ByteLevelTokenizer final : public Tokenizer {
  public:
   explicit ByteLevelTokenizer(TokenizerDefinition definition);
 
@@ -23,7 +23,6 @@ class ByteLevelTokenizer final : public TokenizerModel {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::size_t safe_cut(std::string_view text) const override;
   int vocabulary_size() const override { return static_cast<int>(bytes_.size()); }
-  std::string identity() const override;
   std::int32_t end_of_text() const override { return definition_.end_of_text; }
   /// Returns the end-of-text token for all marks: a byte-level BPE has no others.
   TextMarks marks() const override;
@@ -31,6 +30,7 @@ class ByteLevelTokenizer final : public TokenizerModel {
   void save(const std::string& directory) const override;
 
  private:
+  std::string identity() const override;
   void encode_plain(std::string_view text, PieceMemory& memory,
                     std::vector<std::int32_t>& ids) const;
 

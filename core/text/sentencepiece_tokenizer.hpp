@@ -11,7 +11,7 @@
 
 #include "core/text/added_tokens.hpp"
 #include "core/text/sentencepiece_model.hpp"
-#include "core/text/tokenizer_model.hpp"
+#include "core/text/tokenizer.hpp"
 
 namespace sentencepiece {
 class SentencePieceProcessor;
@@ -31,7 +31,7 @@ struct SentencePieceDefinition {
 
 /// Composes a text of the pieces with the largest sum of scores. The library sums in single
 /// precision over the whole text, so that ids depend on text far away where two sums are close.
-class SentencePieceTokenizer final : public TokenizerModel {
+class SentencePieceTokenizer final : public Tokenizer {
  public:
   /// Throws UserError for a model that the library refuses.
   explicit SentencePieceTokenizer(SentencePieceDefinition definition);
@@ -42,12 +42,11 @@ class SentencePieceTokenizer final : public TokenizerModel {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::size_t safe_cut(std::string_view) const override { return 0; }
   int vocabulary_size() const override { return static_cast<int>(definition_.names.size()); }
-  std::string identity() const override;
-  std::int32_t end_of_text() const override { return -1; }
   TextMarks marks() const override { return definition_.marks; }
   const std::vector<std::string>& warnings() const override { return definition_.warnings; }
 
  private:
+  std::string identity() const override;
   void encode_plain(std::string_view text, std::vector<std::int32_t>& ids) const;
 
   SentencePieceDefinition definition_;

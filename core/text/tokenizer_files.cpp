@@ -42,11 +42,11 @@ bool is_sentencepiece_model(const fs::path& path) {
   return path.extension() == ".model";
 }
 
-std::unique_ptr<const TokenizerModel> load_model(const fs::path& path) {
+std::unique_ptr<const Tokenizer> load_model(const fs::path& path) {
   return std::make_unique<SentencePieceTokenizer>(load_sentencepiece_model(path));
 }
 
-std::unique_ptr<const TokenizerModel> load_tokenizer_json(const fs::path& path) {
+std::unique_ptr<const Tokenizer> load_tokenizer_json(const fs::path& path) {
   const Json root = read_json(path.string());
   if (member(member(root, "model"), "type") == "Unigram")
     return std::make_unique<UnigramTokenizer>(load_unigram_json(path, root));
@@ -66,7 +66,7 @@ bool has_tokenizer_files(const std::string& directory) {
          std::ranges::any_of(kModelNames, has);
 }
 
-std::unique_ptr<const TokenizerModel> load_tokenizer_files(const std::string& path) {
+std::unique_ptr<const Tokenizer> Tokenizer::load(const std::string& path) {
   std::error_code ignored;
   const fs::path given(path);
   if (!fs::is_directory(given, ignored)) {

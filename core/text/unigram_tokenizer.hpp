@@ -13,7 +13,7 @@
 #include "core/text/added_tokens.hpp"
 #include "core/text/charsmap.hpp"
 #include "core/text/piece_memory.hpp"
-#include "core/text/tokenizer_model.hpp"
+#include "core/text/tokenizer.hpp"
 
 namespace deltapipe {
 
@@ -56,7 +56,7 @@ std::string normalized(const UnigramDefinition& definition, std::string_view tex
 
 /// Composes each word of the pieces with the largest sum of scores, in double precision (Kudo 2018,
 /// arXiv 1804.10959). A word begins with a space, which is written as U+2581.
-class UnigramTokenizer final : public TokenizerModel {
+class UnigramTokenizer final : public Tokenizer {
  public:
   explicit UnigramTokenizer(UnigramDefinition definition);
 
@@ -64,12 +64,11 @@ class UnigramTokenizer final : public TokenizerModel {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::size_t safe_cut(std::string_view text) const override;
   int vocabulary_size() const override { return static_cast<int>(definition_.names.size()); }
-  std::string identity() const override;
-  std::int32_t end_of_text() const override { return -1; }
   TextMarks marks() const override { return definition_.marks; }
   const std::vector<std::string>& warnings() const override { return definition_.warnings; }
 
  private:
+  std::string identity() const override;
   void encode_part(std::string_view text, std::vector<std::int32_t>& ids) const;
   void encode_words(std::string_view text, PieceMemory& memory,
                     std::vector<std::int32_t>& ids) const;

@@ -10,7 +10,7 @@
 #include "core/text/added_tokens.hpp"
 #include "core/text/bert_words.hpp"
 #include "core/text/piece_memory.hpp"
-#include "core/text/tokenizer_model.hpp"
+#include "core/text/tokenizer.hpp"
 
 namespace deltapipe {
 
@@ -28,7 +28,7 @@ struct WordPieceDefinition {
 
 /// Composes each word of the longest pieces from its start (arXiv 1810.04805; Schuster and Nakajima
 /// 2012). A word with a rest that no piece starts is unknown as a whole.
-class WordPieceTokenizer final : public TokenizerModel {
+class WordPieceTokenizer final : public Tokenizer {
  public:
   explicit WordPieceTokenizer(WordPieceDefinition definition);
 
@@ -36,12 +36,11 @@ class WordPieceTokenizer final : public TokenizerModel {
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::size_t safe_cut(std::string_view text) const override;
   int vocabulary_size() const override { return static_cast<int>(definition_.names.size()); }
-  std::string identity() const override;
-  std::int32_t end_of_text() const override { return -1; }
   TextMarks marks() const override { return definition_.marks; }
   const std::vector<std::string>& warnings() const override { return definition_.warnings; }
 
  private:
+  std::string identity() const override;
   void encode_word(std::string_view word, std::vector<std::int32_t>& ids) const;
 
   WordPieceDefinition definition_;

@@ -16,8 +16,8 @@ struct Count : TokenSink {
 };
 
 const Tokenizer& tokenizer() {
-  static const Tokenizer loaded = Tokenizer::load(DELTAPIPE_FIXTURES "/tokenizer");
-  return loaded;
+  static const auto loaded = Tokenizer::load(DELTAPIPE_FIXTURES "/tokenizer");
+  return *loaded;
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ struct Ignore : TokenSink {
 };
 
 const Tokenizer& tokenizer() {
-  static const Tokenizer loaded = Tokenizer::load(DELTAPIPE_FIXTURES "/tokenizer");
-  return loaded;
+  static const auto loaded = Tokenizer::load(DELTAPIPE_FIXTURES "/tokenizer");
+  return *loaded;
 }
 
 hsize_t extent_from(FuzzedDataProvider& input) {

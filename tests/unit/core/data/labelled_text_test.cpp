@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <map>
+#include <memory>
 #include <set>
 
 #include "tests/unit/core/files/files_support.hpp"
@@ -30,11 +31,11 @@ struct Files {
     (settings.*files).push_back(path);
   }
   DataSplit load(const std::vector<std::string>& classes, int length = kLength) const {
-    return load_labelled_texts(settings, tokenizer, classes, length);
+    return load_labelled_texts(settings, *tokenizer, classes, length);
   }
 
   TemporaryDirectory directory;
-  Tokenizer tokenizer;
+  std::unique_ptr<const Tokenizer> tokenizer;
   DataSettings settings;
 };
 
@@ -60,8 +61,8 @@ TEST_CASE("Labelled texts have marks, padding and segments", "[data][labelled]")
   files.add("text\tlabel\nab\tyes\n\tno\nabababab\tyes\n");
   const DataSplit split = files.load({"no", "yes"});
   const Dataset& data = *split.train;
-  const std::int32_t e = files.tokenizer.end_of_text();
-  const std::vector<std::int32_t> ab = files.tokenizer.encode("ab");
+  const std::int32_t e = files.tokenizer->end_of_text();
+  const std::vector<std::int32_t> ab = files.tokenizer->encode("ab");
   REQUIRE(ab.size() == 2);
   REQUIRE(data.size() == 3);
   CHECK(data.fields()[Field::tokens] == kLength);
@@ -87,8 +88,8 @@ TEST_CASE("The second text of a pair is segment 1", "[data][labelled]") {
   files.settings.labelled.label = "l";
   files.add("l\tq\ts\n0\tab\tb\n1\tababab\tab\n");
   const DataSplit split = files.load({"no", "yes"});
-  const std::int32_t e = files.tokenizer.end_of_text();
-  const std::int32_t a = files.tokenizer.encode("a")[0], b = files.tokenizer.encode("b")[0];
+  const std::int32_t e = files.tokenizer->end_of_text();
+  const std::int32_t a = files.tokenizer->encode("a")[0], b = files.tokenizer->encode("b")[0];
   CHECK(read(*split.train, 0).tokens == std::vector<std::int32_t>{e, a, b, e, b, e, e, e});
   CHECK(read(*split.train, 0).segments == std::vector<std::int32_t>{0, 0, 0, 0, 1, 1, 0, 0});
   CHECK(split.train->length(0) == 6);

@@ -25,8 +25,8 @@ inline std::string tokenizer_fixture(const std::string& name) {
 
 /// 3,000 ids; <|endoftext|> is 2999.
 inline const Tokenizer& small_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(DELTAPIPE_FIXTURES "/tokenizer");
-  return tokenizer;
+  static const auto tokenizer = Tokenizer::load(DELTAPIPE_FIXTURES "/tokenizer");
+  return *tokenizer;
 }
 
 /// Folder of real texts; empty: not available.
