@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <filesystem>
 #include <limits>
 #include <numeric>
 #include <optional>
@@ -60,11 +59,6 @@ std::string system_message(int error) {
 constexpr const char* kDamagedRemedy =
     "check the disk and restore the file, resume without its records with "
     "checkpoint.mode = \"resync\" or, if there is no checkpoint, start again";
-
-std::string directory_of(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
-}
 
 struct Attribute {
   const char* name;
@@ -183,15 +177,6 @@ void check_owner(const hdf5::File& file, const std::string& path, const CacheOwn
 }
 
 }  // namespace
-
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (fd_ >= 0) ::close(fd_);
-}
 
 void check_spill_file_owner(const std::string& path, const CacheOwner& owner) {
   struct stat status {};

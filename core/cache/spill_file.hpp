@@ -32,22 +32,9 @@
 #include <vector>
 
 #include "core/cache/activation_cache.hpp"
+#include "core/files/descriptor.hpp"
 
 namespace deltapipe {
-
-/// Owns a file descriptor.
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept;
-  ~FileDescriptor();
-  int get() const { return fd_; }
-  bool is_open() const { return fd_ >= 0; }
-
- private:
-  int fd_;
-};
 
 /// Places of a checkpoint's records.
 struct RecordPlaces {

@@ -83,20 +83,22 @@ bool is_still_named(int descriptor, const std::string& path) {
 
 }  // namespace
 
-std::string new_run_id() {
+std::string random_digits(std::size_t count) {
   std::random_device random;
-  std::string id;
-  for (int i = 0; i < 32; ++i) id += "0123456789abcdef"[random() % 16];
-  return id;
+  std::string digits;
+  for (std::size_t i = 0; i < count; ++i) digits += "0123456789abcdef"[random() % 16];
+  return digits;
+}
+
+std::string new_run_id() {
+  return random_digits(32);
 }
 
 bool is_locked(const std::string& directory) {
-  const int descriptor =
-      ::open((directory + kLockFile).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (descriptor < 0) return errno != ENOENT && errno != ENOTDIR;
-  const bool is_held = lock(descriptor) == Attempt::held_by_another;
-  (void)::close(descriptor);
-  return is_held;
+  const FileDescriptor file(
+      ::open((directory + kLockFile).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  if (!file.is_open()) return errno != ENOENT && errno != ENOTDIR;
+  return lock(file.get()) == Attempt::held_by_another;
 }
 
 DirectoryLock::DirectoryLock(const std::string& directory, const std::string& run_id,
@@ -104,31 +106,26 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
     : directory_(directory), path_(directory + kLockFile) {
   for (int looks = 0;;) {
     const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    const int descriptor = ::open(path_.c_str(), flags, 0666);
-    if (descriptor < 0) throw_system_error("the lock file cannot be opened", path_, errno);
+    FileDescriptor file(::open(path_.c_str(), flags, 0666));
+    if (!file.is_open()) throw_system_error("the lock file cannot be opened", path_, errno);
     struct stat status {};
-    if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-      (void)::close(descriptor);
+    if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
       throw UserError({.what = "is not a lock file of deltapipe",
                        .file = path_,
                        .remedy = "remove it or choose another directory"});
-    }
-    const Attempt attempt = lock(descriptor);
+    const Attempt attempt = lock(file.get());
     const int error = errno;
-    if (attempt == Attempt::locked && is_still_named(descriptor, path_)) {
+    if (attempt == Attempt::locked && is_still_named(file.get(), path_)) {
       // The lock covers only this machine: the run already holds it on another one.
-      const std::string former = read_owner(descriptor).run_id;
-      if (former == run_id) {
-        (void)::close(descriptor);
-        return;
-      }
+      const std::string former = read_owner(file.get()).run_id;
+      if (former == run_id) return;
       found_former_ = !former.empty();
-      descriptor_ = descriptor;
+      file_ = std::move(file);
       write_owner(run_id);
       return;
     }
-    const Owner owner = read_owner(descriptor);
-    (void)::close(descriptor);
+    const Owner owner = read_owner(file.get());
+    (void)file.close();
     if (attempt == Attempt::locked) continue;
     if (attempt == Attempt::unsupported) {
       (void)::unlink(path_.c_str());
@@ -156,9 +153,9 @@ void DirectoryLock::write_owner(const std::string& run_id) {
   text_ =
       fmt::format("{}\nprocess {} on {} since {}\n", run_id, ::getpid(), host_name(), utc_now());
   const bool is_written =
-      ::ftruncate(descriptor_, 0) == 0 &&
-      ::pwrite(descriptor_, text_.data(), text_.size(), 0) == static_cast<ssize_t>(text_.size()) &&
-      ::fsync(descriptor_) == 0;
+      ::ftruncate(file_.get(), 0) == 0 &&
+      ::pwrite(file_.get(), text_.data(), text_.size(), 0) == static_cast<ssize_t>(text_.size()) &&
+      ::fsync(file_.get()) == 0;
   if (is_written) return;
   const int error = errno;
   release();
@@ -167,11 +164,9 @@ void DirectoryLock::write_owner(const std::string& run_id) {
 
 bool DirectoryLock::names_this_process() const {
   // Reopened, because network file systems then read the server's copy.
-  const int descriptor = ::open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-  if (descriptor < 0) return false;
+  const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   std::array<char, 512> text{};
-  const ssize_t size = ::pread(descriptor, text.data(), text.size(), 0);
-  (void)::close(descriptor);
+  const ssize_t size = ::pread(file.get(), text.data(), text.size(), 0);
   // If two processes write at the same time, the end of a longer text may remain after the last
   // one.
   return size > 0 &&
@@ -179,7 +174,7 @@ bool DirectoryLock::names_this_process() const {
 }
 
 void DirectoryLock::confirm() {
-  if (descriptor_ >= 0 && !names_this_process()) (void)::close(std::exchange(descriptor_, -1));
+  if (file_.is_open() && !names_this_process()) (void)file_.close();
 }
 
 DirectoryLock::~DirectoryLock() {
@@ -187,9 +182,9 @@ DirectoryLock::~DirectoryLock() {
 }
 
 void DirectoryLock::release() noexcept {
-  if (descriptor_ < 0) return;
+  if (!file_.is_open()) return;
   if (!(found_former_ && leaves_former_)) (void)::unlink(path_.c_str());
-  (void)::close(std::exchange(descriptor_, -1));
+  (void)file_.close();
 }
 
 }  // namespace deltapipe

@@ -2,11 +2,16 @@
 // Lock that allows only one run at a time to write into a directory.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 
+#include "core/files/descriptor.hpp"
+
 namespace deltapipe {
 
+/// Returns a random number of that many hexadecimal digits.
+std::string random_digits(std::size_t count);
 /// Returns a 128-bit random number in hexadecimal, which identifies the processes of one run.
 std::string new_run_id();
 
@@ -42,7 +47,7 @@ class DirectoryLock {
   /// run that may leave the directory unchanged.
   void leave_former(bool leave) { leaves_former_ = leave; }
   /// Returns false if another process of this run holds the lock, or locks do not work here.
-  bool is_holder() const { return descriptor_ >= 0; }
+  bool is_holder() const { return file_.is_open(); }
   /// Returns a sentence that says that the file system has no locks; empty if it has.
   const std::string& warning() const { return warning_; }
 
@@ -54,7 +59,7 @@ class DirectoryLock {
   std::string path_;
   std::string warning_;
   std::string text_;  ///< text of the lock file, as written by this process
-  int descriptor_ = -1;
+  FileDescriptor file_;
   bool found_former_ = false;  ///< true if a killed process had left its file
   bool leaves_former_ = false;
 };

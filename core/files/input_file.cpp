@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
 #include "core/base/error.hpp"
 #include "core/files/system_error.hpp"
@@ -45,32 +44,18 @@ ReadOnlyFile::ReadOnlyFile(const std::string& path) : path_(path) {
   // afterwards, because another file may have replaced it.
   if (::stat(path.c_str(), &status) != 0) throw_system_error("cannot be read", path, errno);
   check_regular(path, status.st_mode);
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  if (descriptor_ < 0) throw_system_error("cannot be read", path, errno);
-  try {
-    if (::fstat(descriptor_, &status) != 0) throw_system_error("cannot be read", path, errno);
-    check_regular(path, status.st_mode);
-  } catch (const UserError&) {
-    (void)::close(std::exchange(descriptor_, -1));
-    throw;
-  }
+  file_ = FileDescriptor(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!file_.is_open() || ::fstat(file_.get(), &status) != 0)
+    throw_system_error("cannot be read", path, errno);
+  check_regular(path, status.st_mode);
   size_ = static_cast<std::uint64_t>(status.st_size);
 }
 
-ReadOnlyFile::ReadOnlyFile(ReadOnlyFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      size_(other.size_) {}
-
-ReadOnlyFile::~ReadOnlyFile() {
-  if (descriptor_ >= 0) (void)::close(descriptor_);
-}
-
 void ReadOnlyFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
-  DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
+  DELTAPIPE_ASSERT(file_.is_open(), path_);
   while (!bytes.empty()) {
     const ssize_t got =
-        ::pread(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+        ::pread(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw_system_error("reading failed", path_, errno);
     if (got == 0) {

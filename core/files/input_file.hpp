@@ -11,6 +11,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/files/descriptor.hpp"
+
 namespace deltapipe {
 
 /// A regular file that is open for reading at offsets. UserError for directories, named pipes,
@@ -18,9 +20,6 @@ namespace deltapipe {
 class ReadOnlyFile {
  public:
   explicit ReadOnlyFile(const std::string& path);
-  ~ReadOnlyFile();
-  ReadOnlyFile(ReadOnlyFile&& other) noexcept;
-  ReadOnlyFile& operator=(ReadOnlyFile&&) = delete;
 
   const std::string& path() const { return path_; }
   /// Returns the bytes that the file had when it was opened.
@@ -32,7 +31,7 @@ class ReadOnlyFile {
 
  private:
   std::string path_;
-  int descriptor_ = -1;
+  FileDescriptor file_;
   std::uint64_t size_ = 0;
 };
 

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <random>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -31,13 +30,6 @@ constexpr std::string_view kAside = ".deltapipe-aside-";
 constexpr std::size_t kDigits = 16;
 constexpr int kAttempts = 100;
 
-std::string random_digits() {
-  std::random_device random;
-  std::string digits;
-  for (std::size_t i = 0; i < kDigits; ++i) digits += "0123456789abcdef"[random() % 16];
-  return digits;
-}
-
 /// Finds the part of `name` after `prefix` and its digits; returns false if the name does not have
 /// this pattern.
 bool is_named(std::string_view name, std::string_view prefix, std::string_view& rest) {
@@ -45,11 +37,6 @@ bool is_named(std::string_view name, std::string_view prefix, std::string_view& 
   const std::string_view digits = name.substr(prefix.size(), kDigits);
   rest = name.substr(prefix.size() + kDigits);
   return digits.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
-std::string directory_of(const std::string& path) {
-  const fs::path parent = fs::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
 }
 
 std::string name_of(const std::string& path) {
@@ -117,13 +104,16 @@ std::string free_name(const std::string& target, const std::string& suffix) {
 
 }  // namespace
 
+std::string directory_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
 void sync_directory(const std::string& directory) {
-  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) return;  // a directory may be writable without being readable
-  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
-  (void)::close(descriptor);
-  if (error != 0 && !cannot_sync(error))
-    throw_system_error("cannot be flushed to the disk", directory, error);
+  const FileDescriptor file(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!file.is_open()) return;  // a directory may be writable without being readable
+  if (::fsync(file.get()) != 0 && !cannot_sync(errno))
+    throw_system_error("cannot be flushed to the disk", directory, errno);
 }
 
 void make_directory(const std::string& path) {
@@ -154,7 +144,7 @@ void expect_possible_directory(const std::string& path) {
 }
 
 std::string temporary_name_in(const std::string& directory) {
-  return (fs::path(directory) / (std::string(kPartial) + random_digits())).string();
+  return (fs::path(directory) / (std::string(kPartial) + random_digits(kDigits))).string();
 }
 
 void remove_leftovers(const std::string& directory) {
@@ -197,29 +187,23 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path) {
                        .remedy = "choose another place"});
     }
   }
-  for (int attempt = 0; descriptor_ < 0; ++attempt) {
+  for (int attempt = 0; !file_.is_open(); ++attempt) {
     temporary_ = temporary_name_in(directory_of(path));
     // Opened for reading as well: without fallocate, the C library reads the existing content.
-    descriptor_ =
-        ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (descriptor_ < 0 && (errno != EEXIST || attempt == kAttempts))
+    file_ = FileDescriptor(
+        ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    if (!file_.is_open() && (errno != EEXIST || attempt == kAttempts))
       throw_system_error("cannot be written", path_, errno);
   }
 }
-
-AtomicFile::AtomicFile(AtomicFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_(std::move(other.temporary_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      end_(other.end_) {}
 
 AtomicFile::~AtomicFile() {
   discard();
 }
 
 void AtomicFile::discard() noexcept {
-  if (descriptor_ < 0) return;
-  (void)::close(std::exchange(descriptor_, -1));
+  if (!file_.is_open()) return;
+  (void)file_.close();
   (void)::unlink(temporary_.c_str());
 }
 
@@ -229,9 +213,9 @@ void AtomicFile::fail(const std::string& action, int error) {
 }
 
 void AtomicFile::reserve(std::uint64_t bytes) {
-  DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
+  DELTAPIPE_ASSERT(file_.is_open(), path_);
   if (bytes == 0) return;
-  const int error = ::posix_fallocate(descriptor_, 0, static_cast<off_t>(bytes));
+  const int error = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(bytes));
   // A file system without preallocation is not an error: a full disk is then found while writing.
   if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
     fail(fmt::format("cannot allocate {} bytes of disk space", bytes), error);
@@ -243,10 +227,10 @@ void AtomicFile::append(std::span<const std::byte> bytes) {
 }
 
 void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
-  DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
+  DELTAPIPE_ASSERT(file_.is_open(), path_);
   while (!bytes.empty()) {
     const ssize_t written =
-        ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) fail("writing failed", errno);
     offset += static_cast<std::uint64_t>(written);
@@ -256,11 +240,9 @@ void AtomicFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes
 }
 
 void AtomicFile::commit() {
-  DELTAPIPE_ASSERT(descriptor_ >= 0, path_);
-  if (::fsync(descriptor_) != 0) fail("writing failed", errno);
-  // close() releases the descriptor even if it reports an error.
-  if (::close(std::exchange(descriptor_, -1)) != 0 ||
-      ::rename(temporary_.c_str(), path_.c_str()) != 0) {
+  DELTAPIPE_ASSERT(file_.is_open(), path_);
+  if (::fsync(file_.get()) != 0) fail("writing failed", errno);
+  if (!file_.close() || ::rename(temporary_.c_str(), path_.c_str()) != 0) {
     const int error = errno;
     (void)::unlink(temporary_.c_str());
     throw_system_error("writing failed", path_, error);
@@ -330,8 +312,8 @@ std::string AtomicDirectory::swap_with_target() {
     temporary_ = former;
   }
   if (swap_ == DirectorySwap::two_renames || !exchange_names(temporary_, target_)) {
-    const std::string aside =
-        fmt::format("{}/{}{}-{}", directory_of(target_), kAside, random_digits(), name_of(target_));
+    const std::string aside = fmt::format("{}/{}{}-{}", directory_of(target_), kAside,
+                                          random_digits(kDigits), name_of(target_));
     swap_by_renames(temporary_, target_, aside);
     temporary_ = keep ? "" : aside;
     if (keep) rename_or_throw(aside, former, target_);

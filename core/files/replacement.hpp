@@ -15,7 +15,12 @@
 #include <string>
 #include <string_view>
 
+#include "core/files/descriptor.hpp"
+
 namespace deltapipe {
+
+/// Returns the directory that a path names a file of; "." for a name alone.
+std::string directory_of(const std::string& path);
 
 /// Creates the directory and its parents. UserError if that fails or `path` is not a directory.
 void make_directory(const std::string& path);
@@ -47,7 +52,7 @@ class AtomicFile {
  public:
   explicit AtomicFile(const std::string& path);
   ~AtomicFile();
-  AtomicFile(AtomicFile&& other) noexcept;
+  AtomicFile(AtomicFile&&) = default;
   AtomicFile& operator=(AtomicFile&&) = delete;
 
   const std::string& path() const { return path_; }
@@ -64,7 +69,7 @@ class AtomicFile {
   void discard() noexcept;
   std::string path_;
   std::string temporary_;
-  int descriptor_ = -1;
+  FileDescriptor file_;
   std::uint64_t end_ = 0;
 };
 
