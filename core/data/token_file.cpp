@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/data/token_file.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <filesystem>
 
 #include "core/base/error.hpp"
 #include "core/base/version.hpp"
-#include "core/files/replacement.hpp"
 
 namespace deltapipe {
 namespace {
@@ -33,21 +27,6 @@ hdf5::Dataset open_integers(const hdf5::File& file, const std::string& name) {
   }
   dataset.expect_stored();
   return dataset;
-}
-
-std::string directory_of(const std::string& path) {
-  return std::filesystem::absolute(path).parent_path().string();
-}
-
-/// Flushes a file or a directory's names to the disk; returns false and sets errno on failure.
-bool sync(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return false;
-  const bool is_synced = ::fsync(descriptor) == 0;
-  const int error = errno;
-  ::close(descriptor);
-  errno = error;
-  return is_synced;
 }
 
 /// Returns an integer attribute from `least` to `last`, if it exists.
@@ -216,28 +195,19 @@ void read_token_file(const std::string& path, const Vocabulary& vocabulary, Toke
   }
 }
 
-TokenFileWriter::TokenFileWriter(std::string path, const Tokenizer& tokenizer,
+TokenFileWriter::TokenFileWriter(const std::string& path, const Tokenizer& tokenizer,
                                  const std::vector<std::string>& sources)
-    : path_(std::move(path)), temporary_(temporary_name_in(directory_of(path_))) {
+    : target_(path), file_(hdf5::File::create(target_.temporary_path(), {.shown_path = path})) {
   const int size = tokenizer.vocabulary_size();
-  file_.emplace(hdf5::File::create(temporary_));
-  file_->write_attribute("vocabulary_size", size);
-  file_->write_attribute("end_of_text", tokenizer.end_of_text());
-  file_->write_attribute("tokenizer", tokenizer.hash());
-  file_->write_attribute("source", sources);
-  file_->write_attribute("source_revision", std::string(revision()));
+  file_.write_attribute("vocabulary_size", size);
+  file_.write_attribute("end_of_text", tokenizer.end_of_text());
+  file_.write_attribute("tokenizer", tokenizer.hash());
+  file_.write_attribute("source", sources);
+  file_.write_attribute("source_revision", std::string(revision()));
   const auto type = size <= 65536 ? hdf5::ElementType::u16 : hdf5::ElementType::i32;
-  ids_data_.emplace(file_->create_dataset("tokens", type, {0}, {.chunk = {65536}}));
+  ids_data_.emplace(file_.create_dataset("tokens", type, {0}, {.chunk = {65536}}));
   offsets_data_.emplace(
-      file_->create_dataset("document_offsets", hdf5::ElementType::i64, {0}, {.chunk = {4096}}));
-}
-
-TokenFileWriter::~TokenFileWriter() {
-  if (!file_) return;
-  ids_data_.reset();
-  offsets_data_.reset();
-  file_.reset();
-  std::remove(temporary_.c_str());
+      file_.create_dataset("document_offsets", hdf5::ElementType::i64, {0}, {.chunk = {4096}}));
 }
 
 void TokenFileWriter::append(std::span<const std::int32_t> ids) {
@@ -265,19 +235,14 @@ void TokenFileWriter::flush_offsets() {
 }
 
 void TokenFileWriter::close() {
-  if (tokens_ == 0) fail_reading(path_, "the text has no tokens", "", "name files with text");
+  if (tokens_ == 0)
+    fail_reading(target_.path(), "the text has no tokens", "", "name files with text");
   flush_ids();
   flush_offsets();
   ids_data_.reset();
   offsets_data_.reset();
-  file_->close();
-  file_.reset();
-  std::error_code error;
-  if (!sync(temporary_)) error = {errno, std::generic_category()};
-  if (!error) std::filesystem::rename(temporary_, path_, error);
-  if (error) std::remove(temporary_.c_str());
-  if (error) fail_reading(path_, "cannot rename the finished token file", error.message(), "");
-  (void)sync(directory_of(path_));  // some file systems refuse this
+  file_.close();
+  target_.commit();
 }
 
 }  // namespace deltapipe

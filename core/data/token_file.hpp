@@ -16,6 +16,7 @@
 
 #include "core/data/corpus.hpp"
 #include "core/files/hdf5.hpp"
+#include "core/files/replacement.hpp"
 
 namespace deltapipe {
 
@@ -43,9 +44,8 @@ void read_token_file(const std::string& path, const Vocabulary& vocabulary, Toke
 /// close().
 class TokenFileWriter : public TokenSink {
  public:
-  TokenFileWriter(std::string path, const Tokenizer& tokenizer,
+  TokenFileWriter(const std::string& path, const Tokenizer& tokenizer,
                   const std::vector<std::string>& sources);
-  ~TokenFileWriter() override;
 
   void append(std::span<const std::int32_t> ids) override;
   void end_document() override;
@@ -60,8 +60,8 @@ class TokenFileWriter : public TokenSink {
  private:
   void flush_ids();
   void flush_offsets();
-  std::string path_, temporary_;
-  std::optional<hdf5::File> file_;
+  AtomicFile target_;
+  hdf5::File file_;
   std::optional<hdf5::Dataset> ids_data_, offsets_data_;
   std::vector<std::int32_t> ids_;
   std::vector<std::int64_t> offsets_;
