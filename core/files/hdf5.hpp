@@ -99,12 +99,6 @@ class Object {
 
   bool has_attribute(const std::string& name) const;
   void write_attribute(const std::string& name, std::string_view text);
-  void write_attribute(const std::string& name, const char* text) {
-    write_attribute(name, std::string_view(text));
-  }
-  void write_attribute(const std::string& name, const std::string& text) {
-    write_attribute(name, std::string_view(text));
-  }
   void write_attribute(const std::string& name, const std::vector<std::string>& texts);
   /// Writes text of fixed length, at most 64 KiB. In files with checksums these protect it. Unlike
   /// text of variable length, it cannot crash the library when it is read from a damaged file.

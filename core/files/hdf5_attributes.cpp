@@ -24,14 +24,13 @@ Handle string_type(std::size_t size, const std::string& file) {
 }
 
 /// Replaces an attribute; without values it is empty. Returns false if HDF5 reports a failure.
-bool replace_attribute(const Object& object, const std::string& name, hid_t file_type_id,
-                       hid_t memory_type_id, hid_t space, const void* values) {
+bool replace_attribute(const Object& object, const std::string& name, hid_t type, hid_t space,
+                       const void* values) {
   if (object.has_attribute(name) && H5Adelete(object.id(), name.c_str()) < 0) return false;
-  Handle attribute(
-      H5Acreate2(object.id(), name.c_str(), file_type_id, space, H5P_DEFAULT, H5P_DEFAULT),
-      H5Aclose);
+  Handle attribute(H5Acreate2(object.id(), name.c_str(), type, space, H5P_DEFAULT, H5P_DEFAULT),
+                   H5Aclose);
   if (!attribute.is_open()) return false;
-  if (values != nullptr && H5Awrite(attribute.get(), memory_type_id, values) < 0) return false;
+  if (values != nullptr && H5Awrite(attribute.get(), type, values) < 0) return false;
   return attribute.close();
 }
 
@@ -90,7 +89,7 @@ void Object::write_attribute(const std::string& name, std::string_view text) {
   const Handle space = take(H5Screate(H5S_SCALAR), H5Sclose, what, file_name());
   const std::string copy(text);
   const char* pointer = copy.c_str();
-  if (!replace_attribute(*this, name, type.get(), type.get(), space.get(), &pointer)) {
+  if (!replace_attribute(*this, name, type.get(), space.get(), &pointer)) {
     fail_writing(what);
   }
 }
@@ -101,7 +100,7 @@ void Object::write_fixed_attribute(const std::string& name, std::string_view tex
   const std::string copy(text);
   const Handle type = string_type(copy.size() + 1, file_name());
   const Handle space = take(H5Screate(H5S_SCALAR), H5Sclose, what, file_name());
-  if (!replace_attribute(*this, name, type.get(), type.get(), space.get(), copy.c_str())) {
+  if (!replace_attribute(*this, name, type.get(), space.get(), copy.c_str())) {
     fail_writing(what);
   }
 }
@@ -114,7 +113,7 @@ void Object::write_attribute(const std::string& name, const std::vector<std::str
   const Handle space = take(H5Screate_simple(1, &count, nullptr), H5Sclose, what, file_name());
   std::vector<const char*> pointers;
   for (const std::string& text : texts) pointers.push_back(text.c_str());
-  if (!replace_attribute(*this, name, type.get(), type.get(), space.get(),
+  if (!replace_attribute(*this, name, type.get(), space.get(),
                          texts.empty() ? nullptr : pointers.data())) {
     fail_writing(what);
   }
@@ -127,8 +126,7 @@ void Object::write_attribute_elements(const std::string& name, ElementType type,
   const hsize_t extent = count;
   const Handle space = take(scalar ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, &extent, nullptr),
                             H5Sclose, what, file_name());
-  if (!replace_attribute(*this, name, file_type(type), memory_type(type), space.get(),
-                         count == 0 ? nullptr : values)) {
+  if (!replace_attribute(*this, name, type_of(type), space.get(), count == 0 ? nullptr : values)) {
     fail_writing(what);
   }
 }
@@ -198,7 +196,7 @@ void Object::read_attribute_elements(const std::string& name, ElementType type, 
                      file_name());
   }
   if (count == 0) return;
-  check(H5Aread(attribute.handle.get(), memory_type(type), values),
+  check(H5Aread(attribute.handle.get(), type_of(type), values),
         "cannot read " + quoted("attribute", name), file_name());
 }
 

@@ -36,7 +36,7 @@ void check_links(hid_t location, const std::string& name, const std::string& wha
   }
 }
 
-hid_t file_type(ElementType type) {
+hid_t type_of(ElementType type) {
   switch (type) {
     case ElementType::f16: {
       // HDF5 1.10 has no predefined half: IEEE binary16 described by its fields.
@@ -70,34 +70,6 @@ hid_t file_type(ElementType type) {
       return H5T_STD_U32LE;
     case ElementType::u64:
       return H5T_STD_U64LE;
-  }
-  throw InternalError("unknown HDF5 element type");
-}
-
-hid_t memory_type(ElementType type) {
-  switch (type) {
-    case ElementType::f16:
-      return file_type(ElementType::f16);
-    case ElementType::f32:
-      return H5T_NATIVE_FLOAT;
-    case ElementType::f64:
-      return H5T_NATIVE_DOUBLE;
-    case ElementType::i8:
-      return H5T_NATIVE_INT8;
-    case ElementType::i16:
-      return H5T_NATIVE_INT16;
-    case ElementType::i32:
-      return H5T_NATIVE_INT32;
-    case ElementType::i64:
-      return H5T_NATIVE_INT64;
-    case ElementType::u8:
-      return H5T_NATIVE_UINT8;
-    case ElementType::u16:
-      return H5T_NATIVE_UINT16;
-    case ElementType::u32:
-      return H5T_NATIVE_UINT32;
-    case ElementType::u64:
-      return H5T_NATIVE_UINT64;
   }
   throw InternalError("unknown HDF5 element type");
 }

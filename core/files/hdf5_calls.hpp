@@ -25,10 +25,8 @@ std::string quoted(const std::string& kind, const std::string& name);
 void check_links(hid_t location, const std::string& name, const std::string& what,
                  const std::string& file);
 
-/// Returns HDF5's type of elements in a file, which is little-endian. The library owns it.
-hid_t file_type(ElementType type);
-
-/// Returns HDF5's type of elements in memory. The library owns it.
-hid_t memory_type(ElementType type);
+/// Returns HDF5's type of elements, which are little-endian in files and in memory. The library
+/// owns it.
+hid_t type_of(ElementType type);
 
 }  // namespace deltapipe::hdf5::detail

@@ -122,7 +122,7 @@ Dataset Location::create_dataset(const std::string& name, ElementType type,
   }
   if (!options.fill)
     check(H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER), what, file_name());
-  Handle dataset(H5Dcreate2(id(), name.c_str(), file_type(type), space.get(), H5P_DEFAULT,
+  Handle dataset(H5Dcreate2(id(), name.c_str(), type_of(type), space.get(), H5P_DEFAULT,
                             creation.get(), access.get()),
                  H5Dclose);
   if (!dataset.is_open()) fail_writing(what);
@@ -170,7 +170,7 @@ ElementType Dataset::element_type() const {
        {ElementType::f16, ElementType::f32, ElementType::f64, ElementType::i8, ElementType::i16,
         ElementType::i32, ElementType::i64, ElementType::u8, ElementType::u16, ElementType::u32,
         ElementType::u64}) {
-    if (H5Tequal(type.get(), file_type(candidate)) > 0) return candidate;
+    if (H5Tequal(type.get(), type_of(candidate)) > 0) return candidate;
   }
   throw UserError({.what = quoted("dataset", name_) + " has elements that are not supported",
                    .file = file_name(),
@@ -278,7 +278,7 @@ void Dataset::write_elements(std::uint64_t first_row, std::uint64_t rows, Elemen
   const Lock lock;
   const std::string what = "cannot write " + quoted("dataset", name_);
   const Selection selection = select_rows(id(), shape_, first_row, rows, what, file_name());
-  if (H5Dwrite(id(), memory_type(type), selection.memory.get(), selection.file.get(), H5P_DEFAULT,
+  if (H5Dwrite(id(), type_of(type), selection.memory.get(), selection.file.get(), H5P_DEFAULT,
                values) < 0)
     fail_writing(what);
 }
@@ -291,7 +291,7 @@ void Dataset::read_elements(std::uint64_t first_row, std::uint64_t rows, Element
   const Lock lock;
   const std::string what = "cannot read " + quoted("dataset", name_);
   const Selection selection = select_rows(id(), shape_, first_row, rows, what, file_name());
-  check(H5Dread(id(), memory_type(type), selection.memory.get(), selection.file.get(), H5P_DEFAULT,
+  check(H5Dread(id(), type_of(type), selection.memory.get(), selection.file.get(), H5P_DEFAULT,
                 values),
         what, file_name());
 }
