@@ -21,16 +21,10 @@ struct CaseRun {
 
 #include "core/text/bert_characters.inc"
 
-std::uint8_t character_bits(char32_t code_point) {
-  const auto after =
-      std::upper_bound(kCharacterStarts.begin(), kCharacterStarts.end(), (code_point << 6) | 63u);
-  return static_cast<std::uint8_t>(*(after - 1) & 63u);
-}
-
 }  // namespace
 
 BertCharacter bert_character(char32_t code_point) {
-  static const CodePointTable<std::uint8_t> table(character_bits);
+  static const CodePointTable<6> table(kCharacterStarts);
   const std::uint8_t bits = table(code_point);
   return {.removed = (bits & 1) != 0,
           .space = (bits & 2) != 0,

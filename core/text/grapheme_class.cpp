@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "core/text/grapheme_class.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 
@@ -17,12 +16,6 @@ constexpr char32_t kJoiner = 0x200D;
 
 /// Hangul syllables and their parts (Unicode Standard Annex 29, table 2).
 enum class Hangul : std::uint8_t { none, consonant, vowel, final, open, closed };
-
-std::uint8_t grapheme_bits(char32_t code_point) {
-  const auto after =
-      std::upper_bound(kGraphemeStarts.begin(), kGraphemeStarts.end(), (code_point << 7) | 127u);
-  return static_cast<std::uint8_t>(*(after - 1) & 127u);
-}
 
 Hangul hangul(char32_t c) {
   const auto in = [c](char32_t first, char32_t last) { return c >= first && c <= last; };
@@ -49,7 +42,7 @@ bool continues_syllable(Hangul before, Hangul next) {
 }  // namespace
 
 GraphemeClass grapheme_class(char32_t code_point) {
-  static const CodePointTable<std::uint8_t> table(grapheme_bits);
+  static const CodePointTable<7> table(kGraphemeStarts);
   const std::uint8_t bits = table(code_point);
   return {.extends = (bits & 1) != 0,
           .prepends = (bits & 2) != 0,
