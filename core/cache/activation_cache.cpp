@@ -30,12 +30,7 @@ void ActivationCache::acquire(std::span<const std::uint64_t> sample_ids, MemoryR
 }
 
 void ActivationCache::release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids) {
-  state_->release(exec, sample_ids, true);
-}
-
-void ActivationCache::release_unchanged(const ExecSpace& exec,
-                                        std::span<const std::uint64_t> sample_ids) {
-  state_->release(exec, sample_ids, false);
+  state_->release(exec, sample_ids);
 }
 
 void ActivationCache::flush() {
@@ -104,10 +99,6 @@ CacheStatistics ActivationCache::take_statistics() {
 
 std::span<const std::uint32_t> ActivationCache::visits() const {
   return state_->visits;
-}
-
-std::uint64_t ActivationCache::record_hash(std::uint64_t sample_id) {
-  return state_->record_hash(sample_id);
 }
 
 }  // namespace deltapipe

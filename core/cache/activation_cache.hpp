@@ -121,8 +121,6 @@ class ActivationCache {
   /// Unpins acquired records, which are now new: visits increase by one. The kernels that write
   /// them are complete or ordered on `exec`; does not wait for them.
   void release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids);
-  /// Unpins acquired records that are unchanged (an evaluation, an abandoned step).
-  void release_unchanged(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids);
 
   /// Writes every record to the file and the file to the disk; waits. No record may be pinned.
   /// Without a file: does nothing.
@@ -173,9 +171,6 @@ class ActivationCache {
 
   /// Returns the visits of every sample, S entries; equal at both ends of a boundary.
   std::span<const std::uint32_t> visits() const;
-  /// Returns the XXH3 (64 bits) of the current record, 0 before its first visit, for comparing the
-  /// two ends. Waits for the device or the file. Must not be called while the sample is pinned.
-  std::uint64_t record_hash(std::uint64_t sample_id);
 
   /// Returns the smallest budget other than 0.
   static std::uint64_t minimum_budget_bytes(const CacheShape& shape);

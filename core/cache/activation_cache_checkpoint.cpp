@@ -42,21 +42,6 @@ std::vector<std::uint64_t> ActivationCacheState::hashes_in_file(std::size_t byte
   return hashes;
 }
 
-std::uint64_t ActivationCacheState::record_hash(std::uint64_t sample) {
-  collect_finished();
-  rethrow_failure();
-  const Place& place = places_.at(sample);
-  DELTAPIPE_ASSERT(!place.pinned, "the hash of an acquired record");
-  if (visits[sample] == 0) return 0;
-  HostBytes record(uninitialized("deltapipe::ActivationCache::hashed_record"), shape_.record_bytes);
-  if (place.pool != kNowhere)
-    settle_released();
-  else
-    wait_for_all_tasks();
-  fetch(sample, record.data());
-  return record_checksum(record.data(), shape_.record_bytes);
-}
-
 void ActivationCacheState::fetch(std::uint64_t sample, std::uint8_t* bytes) {
   const Place& place = places_[sample];
   if (place.pool == kNowhere) return file_->read_record(sample, bytes);

@@ -156,21 +156,18 @@ void ActivationCacheState::acquire(std::span<const std::uint64_t> sample_ids,
   statistics.acquire_seconds += seconds_since(begin);
 }
 
-void ActivationCacheState::release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids,
-                                   bool changed) {
+void ActivationCacheState::release(const ExecSpace& exec,
+                                   std::span<const std::uint64_t> sample_ids) {
   for (const std::uint64_t sample : sample_ids) {
     DELTAPIPE_ASSERT(sample < shape_.samples && places_[sample].pinned,
                      fmt::format("sample {} is released but not acquired", sample));
     Place& place = places_[sample];
     place.pinned = false;
     --pinned_;
-    if (changed) {
-      place.dirty = true;
-      place.write = kNowhere;
-      ++visits[sample];
-    }
+    place.dirty = true;
+    place.write = kNowhere;
+    ++visits[sample];
     evictable_.insert(sample, uses_.next_use(sample));
-    if (visits[sample] == 0) drop_from_pool(sample);
   }
   if (!sample_ids.empty()) released_on_.push_back(exec);
   collect_finished();

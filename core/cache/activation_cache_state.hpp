@@ -38,15 +38,13 @@ class ActivationCacheState {
   void clear_prefetch();
   void acquire(std::span<const std::uint64_t> sample_ids, MemoryRecords& records,
                std::vector<std::uint32_t>& visits);
-  /// `changed`: the records are new, and visits increase.
-  void release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids, bool changed);
+  void release(const ExecSpace& exec, std::span<const std::uint64_t> sample_ids);
   void flush();
   void forget(std::span<const std::uint64_t> sample_ids);
   bool has_damaged() const { return !damaged_.empty(); }
   std::vector<std::uint64_t> take_damaged();
   void find_damaged_records();
   std::vector<std::uint64_t> hashes_in_file(std::size_t bytes);
-  std::uint64_t record_hash(std::uint64_t sample);
   void write_state(StateWriter& writer);
   void read_state(StateReader& reader);
   void remove_file_at_end();

@@ -7,6 +7,7 @@
 #include "comm/boundary/boundary.hpp"
 #include "comm/transport/agree.hpp"
 #include "core/base/error.hpp"
+#include "core/base/state/state_in_memory.hpp"
 #include "core/cache/io_thread.hpp"
 #include "mpi_test.hpp"
 
@@ -46,15 +47,15 @@ void fill(const Matrix<float>& x, int step, const Ids& ids) {
   Kokkos::deep_copy(x, host);
 }
 
+/// All samples have been visited.
 void flip_bit(ActivationCache& cache, std::uint64_t record, std::size_t byte) {
-  MemoryRecords records;
-  std::vector<std::uint32_t> visits;
-  cache.acquire({&record, 1}, records, visits);
-  const auto host = Kokkos::create_mirror_view(records.pool);
-  Kokkos::deep_copy(host, records.pool);
-  host(records.offset_B[0] + byte) ^= 1;
-  Kokkos::deep_copy(records.pool, host);
-  cache.release_unchanged(ExecSpace(), {&record, 1});
+  const StatePart part = {"cache", [&](StateWriter& writer) { cache.write_state(writer); },
+                          [&](StateReader& reader) { cache.read_state(reader); }};
+  StateContent content = state_in_memory({&part, 1});
+  for (StateContent::Item& item : content.parts[0].items)
+    if (item.item.name == "records") item.bytes[record * item.item.shape[1] + byte] ^= std::byte{1};
+  MemoryStateReader reader(content);
+  read_state({&part, 1}, reader);
 }
 
 struct Damage {

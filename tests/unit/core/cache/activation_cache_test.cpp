@@ -55,18 +55,13 @@ TEST_CASE("a cache without a budget keeps everything in memory", "[cache]") {
   REQUIRE(cache.take_statistics().hits == 0);
 }
 
-TEST_CASE("a record that nothing changed keeps its visits", "[cache]") {
+TEST_CASE("a use of no records changes nothing", "[cache]") {
   const CacheShape shape{.samples = 4, .record_bytes = 5, .max_samples_in_flight = 2};
   ActivationCache cache(ExecSpace(), nullptr, shape, identity(), 0, "");
   Model model(shape, 1);
-  model.visit(cache, {1});
+  model.visit(cache, {2, 1});
   deltapipe::MemoryRecords records;
   std::vector<std::uint32_t> visits;
-  cache.acquire(Ids{1, 2}, records, visits);
-  REQUIRE(visits == std::vector<std::uint32_t>{1, 0});
-  cache.release_unchanged(ExecSpace(), Ids{1, 2});
-  model.check_all(cache);
-  model.visit(cache, {2, 1});
   cache.acquire({}, records, visits);
   REQUIRE(visits.empty());
   cache.release(ExecSpace(), {});
@@ -169,7 +164,7 @@ TEST_CASE("random operations agree with a model", "[cache]") {
     } else if (choice < 97) {
       release_all();
       const std::uint64_t id = random() % shape.samples;
-      REQUIRE(cache->record_hash(id) == model.hash(id));
+      model.check_all(*cache);
       if (random() % 4 == 0) {
         cache->forget(Ids{id});
         model.forget(id);

@@ -13,7 +13,6 @@ using namespace cache_test;
 using deltapipe::CacheIoThread;
 using deltapipe::ExecSpace;
 using deltapipe::MemoryStateReader;
-using deltapipe::MemoryStateWriter;
 using deltapipe::SpillStart;
 using deltapipe::StateContent;
 using deltapipe::StatePart;
@@ -40,11 +39,6 @@ std::unique_ptr<ActivationCache> open(const std::string& path, CacheIoThread& io
                                            budget_for(shape, 4), path, start);
 }
 
-StatePart part_of(ActivationCache& cache) {
-  return {"cache", [&](auto& writer) { cache.write_state(writer); },
-          [&](auto& reader) { cache.read_state(reader); }};
-}
-
 StateContent state_of(ActivationCache& cache, std::uint64_t generation) {
   cache.refer_to_file(generation);
   const StatePart part = part_of(cache);
@@ -55,13 +49,6 @@ void read_back(ActivationCache& cache, const StateContent& content) {
   MemoryStateReader reader(content);
   const StatePart part = part_of(cache);
   deltapipe::read_state(std::span(&part, 1), reader);
-}
-
-const StateContent::Item& item(const StateContent& content, const std::string& name) {
-  for (const auto& found : content.parts.front().items)
-    if (found.item.name == name) return found;
-  FAIL("no item " << name);
-  throw 0;
 }
 
 void visit_some(ActivationCache& cache, Model& model, int count) {
