@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/base/error.hpp"
-#include "core/base/state/state_in_memory.hpp"
 #include "small_run.hpp"
+#include "support/memory_state_reader.hpp"
 #include "vector_run.hpp"
 
 namespace deltapipe {

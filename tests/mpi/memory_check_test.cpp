@@ -7,9 +7,9 @@
 #include "comm/boundary/boundary.hpp"
 #include "comm/transport/agree.hpp"
 #include "core/base/error.hpp"
-#include "core/base/state/state_in_memory.hpp"
 #include "core/cache/io_thread.hpp"
 #include "mpi_test.hpp"
+#include "support/memory_state_reader.hpp"
 
 namespace deltapipe {
 namespace {

@@ -13,8 +13,8 @@
 #include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/transport/agree.hpp"
 #include "core/base/error.hpp"
-#include "core/base/state/state_in_memory.hpp"
 #include "mpi_test.hpp"
+#include "support/memory_state_reader.hpp"
 
 namespace deltapipe {
 namespace {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "small_run.hpp"
+#include "support/memory_state_reader.hpp"
 
 namespace deltapipe {
 namespace {

@@ -7,6 +7,7 @@
 #include "core/base/error.hpp"
 #include "core/files/state_file.hpp"
 #include "small_run.hpp"
+#include "support/memory_state_reader.hpp"
 #include "tests/unit/core/files/files_support.hpp"
 
 namespace deltapipe {

@@ -7,12 +7,12 @@
 #include <cstring>
 #include <limits>
 
-#include "core/base/state/state_in_memory.hpp"
 #include "core/kernels/layers/embedding.hpp"
 #include "core/kernels/optimizers/adamw.hpp"
 #include "core/stage/parameters.hpp"
 #include "support/device_values.hpp"
 #include "support/finite_differences.hpp"
+#include "support/memory_state_reader.hpp"
 
 using namespace deltapipe;
 using deltapipe::test::random_values;

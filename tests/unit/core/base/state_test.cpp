@@ -11,12 +11,12 @@
 
 #include "app/training/run_totals.hpp"
 #include "core/base/error.hpp"
-#include "core/base/state/state_in_memory.hpp"
 #include "core/base/state/state_views.hpp"
 #include "core/cache/io_thread.hpp"
 #include "core/files/state_file.hpp"
 #include "core/stage/parameters.hpp"
 #include "support/device_values.hpp"
+#include "support/memory_state_reader.hpp"
 #include "tests/unit/core/cache/cache_support.hpp"
 
 namespace deltapipe {

@@ -4,9 +4,9 @@
 #include <filesystem>
 
 #include "core/base/error.hpp"
-#include "core/base/state/state_in_memory.hpp"
 #include "core/cache/io_thread.hpp"
 #include "core/files/hdf5.hpp"
+#include "support/memory_state_reader.hpp"
 #include "tests/unit/core/cache/cache_support.hpp"
 
 using namespace cache_test;

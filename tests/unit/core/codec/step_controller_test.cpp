@@ -9,8 +9,8 @@
 #include <random>
 
 #include "core/base/error.hpp"
-#include "core/base/state/state_in_memory.hpp"
 #include "support/codec_pair.hpp"
+#include "support/memory_state_reader.hpp"
 
 using namespace deltapipe;
 using namespace deltapipe::test;
