@@ -24,6 +24,7 @@
 #include "core/base/version.hpp"
 #include "core/cache/activation_cache.hpp"
 #include "core/cache/io_thread.hpp"
+#include "core/cache/next_use.hpp"
 #include "core/cache/settings.hpp"
 #include "core/codec/algorithms/recommended.hpp"
 #include "core/codec/algorithms/without_memory.hpp"

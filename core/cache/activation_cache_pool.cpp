@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/cache/activation_cache_state.hpp"
+#include "core/cache/activation_cache.hpp"
 
 namespace deltapipe {
 
@@ -18,32 +18,32 @@ using ConstRawBytes =
 
 }  // namespace
 
-std::uint8_t* ActivationCacheState::pool_bytes(std::int32_t slot) {
+std::uint8_t* ActivationCache::pool_bytes(std::int32_t slot) {
   return pool_.data() + pool_offset_[static_cast<std::size_t>(slot)];
 }
 
-void ActivationCacheState::exchange(std::int32_t pool_slot, RecordTask& task) {
+void ActivationCache::exchange(std::int32_t pool_slot, RecordTask& task) {
   std::uint64_t& offset = pool_offset_[static_cast<std::size_t>(pool_slot)];
   std::uint8_t* bytes = pool_.data() + offset;
   offset = static_cast<std::uint64_t>(task.bytes - pool_.data());
   task.bytes = bytes;
 }
 
-void ActivationCacheState::copy_to_pool(std::int32_t slot, const std::uint8_t* bytes) {
+void ActivationCache::copy_to_pool(std::int32_t slot, const std::uint8_t* bytes) {
   const RawBytes<MemSpace> to(pool_bytes(slot), shape_.record_bytes);
   const ConstRawBytes<StagingSpace> from(bytes, shape_.record_bytes);
   Kokkos::deep_copy(copies_, to, from);
   copying_ = true;
 }
 
-void ActivationCacheState::copy_from_pool(std::uint8_t* bytes, std::int32_t slot) {
+void ActivationCache::copy_from_pool(std::uint8_t* bytes, std::int32_t slot) {
   const RawBytes<StagingSpace> to(bytes, shape_.record_bytes);
   const ConstRawBytes<MemSpace> from(pool_bytes(slot), shape_.record_bytes);
   Kokkos::deep_copy(copies_, to, from);
   copying_ = true;
 }
 
-void ActivationCacheState::settle_released() {
+void ActivationCache::settle_released() {
   for (const ExecSpace& exec : released_on_)
     if (kSharedMemory)
       exec.fence();  // the I/O thread reads the records directly
@@ -52,15 +52,15 @@ void ActivationCacheState::settle_released() {
   released_on_.clear();
 }
 
-void ActivationCacheState::wait_for_copies() {
+void ActivationCache::wait_for_copies() {
   if (std::exchange(copying_, false)) copies_.fence();
 }
 
-void ActivationCacheState::bring_in(std::uint64_t sample) {
+void ActivationCache::bring_in(std::uint64_t sample) {
   Place& place = places_[sample];
   place.pool = take_pool_slot();
   place.dirty = false;
-  if (visits[sample] == 0) return;
+  if (visits_[sample] == 0) return;
   StagingSlot& slot = reads_[static_cast<std::size_t>(place.read)];
   if (slot.state == SlotState::submitted) wait_for(slot);
   if (kSharedMemory)
@@ -69,7 +69,7 @@ void ActivationCacheState::bring_in(std::uint64_t sample) {
     copy_to_pool(place.pool, slot.task.bytes);
 }
 
-std::int32_t ActivationCacheState::take_pool_slot() {
+std::int32_t ActivationCache::take_pool_slot() {
   if (free_pool_.empty()) {
     DELTAPIPE_ASSERT(!evictable_.empty(), "all records in the pool are pinned");
     give_up(evictable_.victim());
@@ -79,12 +79,12 @@ std::int32_t ActivationCacheState::take_pool_slot() {
   return slot;
 }
 
-void ActivationCacheState::give_up(std::uint64_t sample) {
+void ActivationCache::give_up(std::uint64_t sample) {
   if (places_[sample].dirty) fill_write_slot(sample, kSharedMemory);
   drop_from_pool(sample);
 }
 
-void ActivationCacheState::drop_from_pool(std::uint64_t sample) {
+void ActivationCache::drop_from_pool(std::uint64_t sample) {
   Place& place = places_[sample];
   evictable_.erase(sample);
   free_pool_.push_back(place.pool);

@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "core/base/error.hpp"
-#include "core/cache/activation_cache_state.hpp"
 #include "core/cache/spill_file.hpp"
 
 namespace deltapipe {
@@ -72,7 +71,7 @@ CacheMemory ActivationCache::memory_bytes(const CacheShape& shape, std::uint64_t
   if (has_file) memory.staging_bytes = (read_slots(shape) + write_slots(shape)) * stride;
   // Places, eviction keys, announced uses and visits; visits and checksums of the file.
   const std::uint64_t sample_bytes =
-      sizeof(ActivationCacheState::Place) + 3 * sizeof(std::uint64_t) + 4 + (has_file ? 16 : 0);
+      sizeof(ActivationCache::Place) + 3 * sizeof(std::uint64_t) + 4 + (has_file ? 16 : 0);
   // Offset, free list and node of the eviction order.
   const std::uint64_t slot_bytes = sizeof(std::uint64_t) + sizeof(std::int32_t) + 64;
   memory.table_bytes = shape.samples * sample_bytes + pool_slots(shape, budget_bytes) * slot_bytes;

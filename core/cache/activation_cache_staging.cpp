@@ -4,11 +4,12 @@
 #include <utility>
 
 #include "core/base/error.hpp"
-#include "core/cache/activation_cache_state.hpp"
+#include "core/cache/activation_cache.hpp"
+#include "core/cache/spill_file.hpp"
 
 namespace deltapipe {
 
-void ActivationCacheState::RecordTask::execute() noexcept {
+void ActivationCache::RecordTask::execute() noexcept {
   try {
     if (is_write)
       file->write_record(sample, bytes, visits);
@@ -19,7 +20,7 @@ void ActivationCacheState::RecordTask::execute() noexcept {
   }
 }
 
-void ActivationCacheState::start_announced_reads() {
+void ActivationCache::start_announced_reads() {
   if (!file_) return;
   const auto reserved = static_cast<std::size_t>(shape_.max_samples_in_flight);
   // Most of the next records may be in the pool, but later uses than this need no read yet.
@@ -28,13 +29,13 @@ void ActivationCacheState::start_announced_reads() {
   for (std::size_t i = 0; i < horizon && free_reads_.size() > reserved; ++i) {
     const std::uint64_t sample = uses_.sample_at(i);
     const Place& place = places_[sample];
-    const bool needs_read = !uses_.is_consumed(i) && visits[sample] > 0 && place.pool == kNowhere &&
-                            place.read == kNowhere;
+    const bool needs_read = !uses_.is_consumed(i) && visits_[sample] > 0 &&
+                            place.pool == kNowhere && place.read == kNowhere;
     if (needs_read) start_read(sample);
   }
 }
 
-void ActivationCacheState::start_read(std::uint64_t sample) {
+void ActivationCache::start_read(std::uint64_t sample) {
   DELTAPIPE_ASSERT(!free_reads_.empty(), "no read slot is free");
   Place& place = places_[sample];
   place.read = free_reads_.back();
@@ -52,14 +53,14 @@ void ActivationCacheState::start_read(std::uint64_t sample) {
   io_->submit_read(slot.task);
 }
 
-void ActivationCacheState::free_read_slot(std::uint64_t sample) {
+void ActivationCache::free_read_slot(std::uint64_t sample) {
   Place& place = places_[sample];
   reads_[static_cast<std::size_t>(place.read)].state = SlotState::free;
   free_reads_.push_back(place.read);
   place.read = kNowhere;
 }
 
-std::int32_t ActivationCacheState::take_write_slot() {
+std::int32_t ActivationCache::take_write_slot() {
   if (free_writes_.empty()) {
     DELTAPIPE_ASSERT(!submitted_writes_.empty(), "no write slot is free");
     wait_for(writes_[static_cast<std::size_t>(submitted_writes_.front())]);
@@ -69,14 +70,14 @@ std::int32_t ActivationCacheState::take_write_slot() {
   return slot;
 }
 
-void ActivationCacheState::fill_write_slot(std::uint64_t sample, bool by_exchange) {
+void ActivationCache::fill_write_slot(std::uint64_t sample, bool by_exchange) {
   Place& place = places_[sample];
   place.write = take_write_slot();
   place.dirty = false;
   StagingSlot& slot = writes_[static_cast<std::size_t>(place.write)];
   slot.state = SlotState::filling;
   slot.task.sample = sample;
-  slot.task.visits = visits[sample];
+  slot.task.visits = visits_[sample];
   if (by_exchange)
     exchange(place.pool, slot.task);
   else
@@ -84,7 +85,7 @@ void ActivationCacheState::fill_write_slot(std::uint64_t sample, bool by_exchang
   filled_writes_.push_back(place.write);
 }
 
-void ActivationCacheState::submit_filled_writes() {
+void ActivationCache::submit_filled_writes() {
   for (const std::int32_t index : filled_writes_) {
     StagingSlot& slot = writes_[static_cast<std::size_t>(index)];
     slot.state = SlotState::submitted;
@@ -94,7 +95,7 @@ void ActivationCacheState::submit_filled_writes() {
   filled_writes_.clear();
 }
 
-void ActivationCacheState::collect_finished() {
+void ActivationCache::collect_finished() {
   for (StagingSlot& slot : reads_)
     if (slot.state == SlotState::submitted && slot.task.is_done()) finish(slot);
   while (!submitted_writes_.empty()) {
@@ -105,11 +106,11 @@ void ActivationCacheState::collect_finished() {
   }
 }
 
-void ActivationCacheState::finish(StagingSlot& slot) {
+void ActivationCache::finish(StagingSlot& slot) {
   RecordTask& task = slot.task;
   if (task.error && !failure_) failure_ = task.error;
   if (!task.error)
-    (task.is_write ? statistics.bytes_written : statistics.bytes_read) += shape_.record_bytes;
+    (task.is_write ? statistics_.bytes_written : statistics_.bytes_read) += shape_.record_bytes;
   if (!task.is_write) {
     slot.state = SlotState::ready;
     if (!std::exchange(task.is_damaged, false)) return;
@@ -123,38 +124,38 @@ void ActivationCacheState::finish(StagingSlot& slot) {
   free_writes_.push_back(index);
 }
 
-void ActivationCacheState::rethrow_failure() {
+void ActivationCache::rethrow_failure() {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void ActivationCacheState::wait_for(StagingSlot& slot) {
+void ActivationCache::wait_for(StagingSlot& slot) {
   if (!slot.task.is_done()) {
     const Clock::time_point begin = Clock::now();
     if (slot.task.is_write)
       io_->wait_write(slot.task);
     else
       io_->wait_read(slot.task);
-    statistics.stall_seconds += seconds_since(begin);
+    statistics_.stall_seconds += seconds_since(begin);
   }
   collect_finished();
   rethrow_failure();
 }
 
-void ActivationCacheState::wait_for_all_tasks() {
+void ActivationCache::wait_for_all_tasks() {
   for (StagingSlot& slot : reads_)
     if (slot.state == SlotState::submitted) wait_for(slot);
   while (!submitted_writes_.empty())
     wait_for(writes_[static_cast<std::size_t>(submitted_writes_.front())]);
 }
 
-void ActivationCacheState::come_to_rest(const char* what) {
+void ActivationCache::come_to_rest(const char* what) {
   collect_finished();
   rethrow_failure();
   DELTAPIPE_ASSERT(pinned_ == 0, std::string(what) + " while samples are acquired");
   settle_released();
-  const double stalled = statistics.stall_seconds;
+  const double stalled = statistics_.stall_seconds;
   wait_for_all_tasks();
-  statistics.stall_seconds = stalled;
+  statistics_.stall_seconds = stalled;
 }
 
 }  // namespace deltapipe

@@ -26,7 +26,7 @@ EXCEPTIONS = {
     "core/kernels/gemm/gemm.cpp": "Kokkos Kernels 3 takes no instance",
     "core/kernels/gemm/gemv.cpp": "the same",
     "core/codec/rows/row_codec.hpp": "remembers users of its table",
-    "core/cache/activation_cache_state.hpp": "holds the cache's own",
+    "core/cache/activation_cache.hpp": "holds the cache's own",
     "core/kernels/attention/relative_distances.cpp": "tables are made before anything runs",
     "models/weights.cpp": "weights are loaded before anything runs",
 }
