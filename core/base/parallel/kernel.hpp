@@ -34,15 +34,13 @@ class HostScratch {
 /// Row of a kernel on a HostTeam: the part of Kokkos' team members that one thread needs.
 class HostRow {
  public:
-  HostRow(int row, int rows, const HostScratch& scratch)
-      : row_(row), rows_(rows), scratch_(scratch) {}
+  HostRow(int row, const HostScratch& scratch) : row_(row), scratch_(scratch) {}
   int league_rank() const { return row_; }
-  int league_size() const { return rows_; }
   void team_barrier() const {}
   const HostScratch& team_scratch(int) const { return scratch_; }
 
  private:
-  int row_, rows_;
+  int row_;
   HostScratch scratch_;
 };
 
@@ -92,8 +90,7 @@ void for_rows(const char* label, const Policy& policy, const Body& body) {
       // Kokkos aligns each allocation to 8 bytes; a row makes a few of them.
       const std::size_t bytes = policy.scratch_bytes > 0 ? policy.scratch_bytes + 1024 : 0;
       std::byte* const memory = thread_scratch(bytes);
-      for (int row = first; row < end; ++row)
-        body(HostRow(row, policy.rows, HostScratch(memory, bytes)));
+      for (int row = first; row < end; ++row) body(HostRow(row, HostScratch(memory, bytes)));
     };
     as_kernel(label, *policy.exec, [&] { HostTeam::instance().share(policy.rows, 1, rows_from); });
   } else {

@@ -153,11 +153,6 @@ constexpr std::size_t column_lanes_bytes(std::size_t sum_bytes) {
   return kColumnLanes * kColumnTile * sum_bytes;
 }
 
-/// Returns a policy with a team for each tile of columns.
-inline RowPolicy column_policy(const ExecSpace& exec, int columns) {
-  return row_policy(exec, (columns + kColumnTile - 1) / kColumnTile);
-}
-
 /// Calls store(c, sum over n in [first_row, end_row) of body(n, c)) for the columns of a tile.
 /// Every kColumnLanes-th row is added to one partial sum; then the partial sums are added in order.
 /// This order does not depend on the team's size. Neighbouring threads read neighbouring columns.

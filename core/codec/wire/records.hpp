@@ -13,16 +13,15 @@ namespace deltapipe {
 enum class BoundarySide { sender, receiver };
 
 /// One sample's record at each end: the part that both ends keep, with the same bits, followed by
-/// the part that only that end needs.
+/// the part that only the sender needs.
 struct RecordLayout {
   std::size_t shared_bytes = 0;
-  std::size_t sender_bytes = 0;    ///< after the shared part, at the sender only
-  std::size_t receiver_bytes = 0;  ///< after the shared part, at the receiver only
+  std::size_t sender_bytes = 0;  ///< after the shared part, at the sender only
 
   /// Returns the bytes of the whole record at an end, a multiple of kRecordAlignment; 0 if that end
   /// keeps no record.
   std::size_t bytes(BoundarySide side) const {
-    return shared_bytes + (side == BoundarySide::sender ? sender_bytes : receiver_bytes);
+    return shared_bytes + (side == BoundarySide::sender ? sender_bytes : 0);
   }
   bool operator==(const RecordLayout&) const = default;
 };

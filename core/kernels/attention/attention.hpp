@@ -163,9 +163,6 @@ inline std::size_t attention_workspace(const AttentionShape& shape,
   const AttentionPasses passes{shape, grouping};
   return passes.workspace() * static_cast<std::size_t>(passes.concurrent());
 }
-inline std::size_t attention_workspace(const AttentionShape& shape) {
-  return attention_workspace(shape, attention_grouping(shape));
-}
 
 /// Largest number of operands of the products of a pass.
 inline constexpr int kAttentionOperands = 11;
@@ -648,17 +645,6 @@ void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
       });
 }
 
-/// The same with products of Real, in the grouping attention_grouping(shape) and a workspace of
-/// attention_workspace(shape) elements.
-template <class Real>
-void attention_forward(const ExecSpace& exec, const AttentionShape& shape,
-                       const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
-                       const VectorRef<Real>& workspace, const MatrixRef<Real>& out_NC,
-                       const VectorRef<Real>& log_sum_BHT) {
-  attention_forward<Real, Real>(exec, shape, {attention_grouping(shape), {}}, qkv_N3C, dropout,
-                                {workspace, workspace}, out_NC, log_sum_BHT, {});
-}
-
 /// Computes dqkv_N3C from dout_NC, which is also passed in the form of products. The arguments and
 /// results of attention_forward() are passed again.
 template <class Real, class Factor>
@@ -705,20 +691,6 @@ void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
         products.weigh(dscores, k, dq);
         products.weigh_transposed(dscores, q, dk);
       });
-}
-
-/// The same with products of Real, in the grouping attention_grouping(shape) and workspaces of
-/// attention_workspace(shape) elements.
-template <class Real>
-void attention_backward(const ExecSpace& exec, const AttentionShape& shape,
-                        const MatrixRef<const Real>& qkv_N3C, const Dropout& dropout,
-                        const MatrixRef<const Real>& out_NC,
-                        const VectorRef<const Real>& log_sum_BHT,
-                        const MatrixRef<const Real>& dout_NC, const VectorRef<Real>& workspace,
-                        const VectorRef<Real>& second_workspace, const MatrixRef<Real>& dqkv_N3C) {
-  attention_backward<Real, Real>(exec, shape, {attention_grouping(shape), {}}, qkv_N3C, dropout,
-                                 out_NC, log_sum_BHT, dout_NC, dout_NC, {workspace, workspace},
-                                 {second_workspace, second_workspace}, dqkv_N3C, {});
 }
 
 }  // namespace deltapipe

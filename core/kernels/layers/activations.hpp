@@ -116,16 +116,4 @@ void activation_backward(const ExecSpace& exec, Activation activation,
   });
 }
 
-template <class Real, class Output>
-void gelu_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
-                  const MatrixRef<Output>& y_NF) {
-  elementwise_forward<Gelu<Real>, Real, Output>(exec, h_NF, y_NF);
-}
-
-template <class Real, class Output>
-void gelu_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
-                   const MatrixRef<Real>& dh_NF, const MatrixRef<Output>& y_NF) {
-  elementwise_backward<Gelu<Real>, Real, Output>(exec, h_NF, dh_NF, y_NF);
-}
-
 }  // namespace deltapipe

@@ -229,10 +229,11 @@ TEST_CASE("Kernels round what they write as rounding it later does", "[kernels][
       const Matrix<float> dx("test::dx", N, C);
       layer_norm_backward<float>(exec, to_device(slopes, C), x, weight, bias, mean, rstd, dx, y);
     });
-    check_rounded(N, C, [&](const auto& y) { gelu_forward<float>(exec, x, y); });
+    check_rounded(
+        N, C, [&](const auto& y) { activation_forward<float>(exec, Activation::gelu_tanh, x, y); });
     check_rounded(N, C, [&](const auto& y) {
       const Matrix<float> dh = to_device(slopes, C);
-      gelu_backward<float>(exec, x, dh, y);
+      activation_backward<float>(exec, Activation::gelu_tanh, x, dh, y);
     });
     check_rounded(N, C, [&](const auto& dlogits) {
       const Matrix<float> logits = to_device(slopes, C);

@@ -26,7 +26,7 @@ double gelu_formula(double x) {
 template <class Real>
 std::vector<Real> gelu_of(const std::vector<Real>& h, int F) {
   const Matrix<Real> y = to_device(std::vector<Real>(h.size(), Real(NAN)), F);
-  gelu_forward<Real>(ExecSpace(), to_device(h, F), MatrixRef<Real>(y));
+  activation_forward<Real>(ExecSpace(), Activation::gelu_tanh, to_device(h, F), MatrixRef<Real>(y));
   return to_host(y);
 }
 
@@ -144,7 +144,8 @@ TEST_CASE("GELU is its formula and its gradient the slope", "[kernels][gelu]") {
     CHECK(relative_difference(gelu_of(std::vector<float>(h.begin(), h.end()), F), truth) < 1e-6);
 
     const Matrix<double> dh = to_device(dy, F), y("test::y", 3, F);
-    gelu_backward<double>(exec, to_device(h, F), dh, MatrixRef<double>(y));
+    activation_backward<double>(exec, Activation::gelu_tanh, to_device(h, F), dh,
+                                MatrixRef<double>(y));
     CHECK(relative_difference(to_host(y), truth) < 1e-14);
     const auto loss = [&](const auto& x) { return dot(dy, gelu_of(x, F)); };
     CHECK(slope_error(loss, h, to_host(dh)) < 1e-8);
@@ -202,7 +203,8 @@ TEST_CASE("GELU far out has no slope but a finite one", "[kernels][gelu]") {
   for (const float x : {-1e3f, -1e5f, -1e10f, 1e3f, 1e5f, 1e10f}) {
     INFO("x = " << x);
     const Matrix<float> dh = to_device(std::vector<float>{1}, 1), y("test::y", 1, 1);
-    gelu_backward<float>(ExecSpace(), to_device(std::vector<float>{x}, 1), dh, MatrixRef<float>(y));
+    activation_backward<float>(ExecSpace(), Activation::gelu_tanh,
+                               to_device(std::vector<float>{x}, 1), dh, MatrixRef<float>(y));
     CHECK(to_host(dh)[0] == (x < 0 ? 0 : 1));
     CHECK(to_host(y)[0] == (x < 0 ? 0 : x));
   }
