@@ -7,38 +7,7 @@
 
 namespace deltapipe::causal {
 
-using tiles::kTileColumns, tiles::kTileRows;
-
-namespace {
-
-/// c = a b or, with `accumulate`, c + a b, with at most kTileRows x kTileColumns sums.
-template <class Real>
-struct Product {
-  int depth;
-  const Real* a;
-  std::size_t a_row, a_depth;
-  const Real* b;
-  std::size_t b_row;
-  bool accumulate;
-  Real* c;
-  std::size_t c_row;
-};
-
-template <class Real>
-void multiply(const Product<Real>& of, int rows, int columns) {
-  tiles::multiply<Real>({.depth = of.depth,
-                         .a = of.a,
-                         .a_row = of.a_row,
-                         .a_depth = of.a_depth,
-                         .b = of.b,
-                         .b_row = of.b_row,
-                         .c = of.c,
-                         .c_row = of.c_row,
-                         .beta = of.accumulate ? Real(1) : Real(0)},
-                        rows, columns);
-}
-
-}  // namespace
+using tiles::kTileColumns, tiles::kTileRows, tiles::multiply;
 
 std::size_t packed_elements(int keys, int width) {
   constexpr int kTile = kTileColumns<float>;

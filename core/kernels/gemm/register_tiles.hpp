@@ -88,8 +88,8 @@ Vector add_products(Vector sum, Vector a, Vector b) {
 }
 #endif
 
-/// c = alpha a b + beta c: element (r, d) of a is at a[r * a_row + d * a_depth], (d, n) of b at
-/// b[d * b_row + n]. With beta = 0 c is not read.
+/// c = a b or, with `accumulate`, c + a b: element (r, d) of a is at a[r * a_row + d * a_depth],
+/// (d, n) of b at b[d * b_row + n].
 template <class Real>
 struct Product {
   int depth;
@@ -97,12 +97,9 @@ struct Product {
   std::size_t a_row, a_depth;
   const Real* b;
   std::size_t b_row;
+  bool accumulate;
   Real* c;
   std::size_t c_row;
-  Real alpha = 1, beta = 0;
-  /// Rows to prefetch, which are multiplied next; null: none. They have the same distance as those
-  /// of a, and contiguous elements.
-  const Real* next_a = nullptr;
 };
 
 /// Computes kRows rows and kVectors vectors of kBytes, beginning at `column`.
@@ -112,7 +109,6 @@ void multiply_tile(const Product<Real>& of, int column) {
   using InMemory = typename VectorOf<Real, kBytes>::InMemory;
   static_assert(sizeof(InMemory) == kBytes && alignof(InMemory) == alignof(Real));
   constexpr int kLanes = kBytes / static_cast<int>(sizeof(Real));
-  constexpr int kLine = kLineBytes / static_cast<int>(sizeof(Real));
   Real* const c = of.c + column;
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
@@ -134,24 +130,13 @@ void multiply_tile(const Product<Real>& of, int column) {
     a += of.a_depth;
     b += of.b_row;
   };
-  int d = 0;
-  if (of.next_a != nullptr)
-    for (; d + kLine <= of.depth; d += kLine) {
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) __builtin_prefetch(of.next_a + r * of.a_row + d);
-      for (int i = 0; i < kLine; ++i) add();
-    }
-  for (; d < of.depth; ++d) add();
+  for (int d = 0; d < of.depth; ++d) add();
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       InMemory* const place = reinterpret_cast<InMemory*>(c + r * of.c_row + v * kLanes);
-      const Vector scaled = of.alpha * sum[r][v];
-      if (of.beta == 0)
-        *place = scaled;
-      else
-        *place = add_products(scaled, of.beta - Vector{}, (Vector)*place);
+      *place = of.accumulate ? (Vector)*place + sum[r][v] : sum[r][v];
     }
 }
 
@@ -170,8 +155,7 @@ void multiply_rest(const Product<Real>& of, int column, int columns) {
         Real sum = 0;
         for (int d = 0; d < of.depth; ++d)
           sum = add_product(sum, of.a[r * of.a_row + d * of.a_depth], of.b[d * of.b_row + column]);
-        const Real scaled = of.alpha * sum;
-        c = of.beta == 0 ? scaled : add_product(scaled, of.beta, c);
+        c = of.accumulate ? c + sum : sum;
       }
   }
 }
