@@ -182,41 +182,14 @@ void ParameterArena<Real>::copy_in(const ExecSpace& exec, int index, std::size_t
 
 namespace {
 
-/// Calls transfer(part of the halves, the same number of values in host memory, device staging
-/// memory) for each piece of a parameter in order.
-template <class Transfer>
-void for_value_pieces(const ParameterArena<float>& parameters, int index,
-                      const Transfer& transfer) {
-  const std::size_t size = parameters.info()[index].size;
-  const HostVector<float> piece(uninitialized("deltapipe::Parameters::piece"),
-                                std::min(kPiece, size));
-  const Vector<float> staging = staging_for(size);
-  for_pieces(0, size, kPiece, [&](std::size_t first, std::size_t count) {
-    transfer(part_of(parameters.halves(index), first, count), std::span(piece.data(), count),
-             staging);
+/// Calls transfer(first, values in host memory) for each piece of a parameter in order.
+template <class Real, class Transfer>
+void for_value_pieces(const ParameterInfo& p, const Transfer& transfer) {
+  const HostVector<Real> piece(uninitialized("deltapipe::Parameters::piece"),
+                               std::min(kPiece, p.size));
+  for_pieces(0, p.size, kPiece, [&](std::size_t first, std::size_t count) {
+    transfer(first, std::span<Real>(piece.data(), count));
   });
-}
-
-void write_values(StateWriter& writer, const ExecSpace& exec,
-                  const ParameterArena<float>& parameters, int index) {
-  const ParameterInfo& p = parameters.info()[index];
-  writer.begin_item({p.name, StateType::f32, p.shape});
-  for_value_pieces(parameters, index,
-                   [&](const VectorHalves& part, std::span<float> values, const auto& staging) {
-                     copy_out_of_halves(exec, part, values, staging);
-                     writer.append(values.data(), values.size_bytes());
-                   });
-}
-
-void read_values(StateReader& reader, const ExecSpace& exec,
-                 const ParameterArena<float>& parameters, int index) {
-  const ParameterInfo& p = parameters.info()[index];
-  reader.begin_item({p.name, StateType::f32, p.shape});
-  for_value_pieces(parameters, index,
-                   [&](const VectorHalves& part, std::span<float> values, const auto& staging) {
-                     reader.take(values.data(), values.size_bytes());
-                     copy_into_halves(exec, values, part, staging);
-                   });
 }
 
 }  // namespace
@@ -229,12 +202,15 @@ StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& par
       const ParameterInfo& p = parameters.info()[i];
       // Stages of a rank that have the same parameter, all but one as a copy, write it once.
       if (writer.has_item(p.name)) continue;
-      if constexpr (std::is_same_v<Real, float>)
-        if (parameters.in_halves(index)) {
-          write_values(writer, exec, parameters, index);
-          continue;
-        }
-      write_view(writer, exec, p.name, parameters.value(index), p.shape);
+      if (!parameters.in_halves(index)) {
+        write_view(writer, exec, p.name, parameters.value(index), p.shape);
+        continue;
+      }
+      writer.begin_item({p.name, state_type_of<Real>(), p.shape});
+      for_value_pieces<Real>(p, [&](std::size_t first, std::span<Real> values) {
+        parameters.copy_out(exec, index, first, values);
+        writer.append(values.data(), values.size_bytes());
+      });
     }
   };
   const auto read = [=, &parameters](StateReader& reader) {
@@ -242,12 +218,15 @@ StatePart parameter_state(const ExecSpace& exec, const ParameterArena<Real>& par
       const int index = static_cast<int>(i);
       const ParameterInfo& p = parameters.info()[i];
       reader.allow_again(p.name);
-      if constexpr (std::is_same_v<Real, float>)
-        if (parameters.in_halves(index)) {
-          read_values(reader, exec, parameters, index);
-          continue;
-        }
-      read_view(reader, exec, p.name, parameters.value(index), p.shape);
+      if (!parameters.in_halves(index)) {
+        read_view(reader, exec, p.name, parameters.value(index), p.shape);
+        continue;
+      }
+      reader.begin_item({p.name, state_type_of<Real>(), p.shape});
+      for_value_pieces<Real>(p, [&](std::size_t first, std::span<Real> values) {
+        reader.take(values.data(), values.size_bytes());
+        parameters.copy_in(exec, index, first, values);
+      });
     }
   };
   return {"parameters", write, read};
