@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "comm/schedule/executor.hpp"
 
-#include <fmt/format.h>
-
-#include <deque>
-#include <map>
 #include <utility>
-#include <vector>
 
 #include "core/base/error.hpp"
 
@@ -94,75 +89,6 @@ void Executor::execute(const Instruction& instruction) {
 
 void run(const Program& program, std::span<InstructionHandler* const> handlers) {
   for (Executor executor(program, handlers); !executor.done();) executor.execute_next();
-}
-
-std::string advance_together(
-    std::span<const Program> programs,
-    const std::function<bool(std::size_t rank, const Instruction&)>& execute) {
-  std::vector<std::size_t> position(programs.size());
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t s = 0; s < programs.size(); ++s)
-      for (; position[s] < programs[s].size() && execute(s, programs[s][position[s]]); moved = true)
-        ++position[s];
-  }
-  std::string stuck;
-  for (std::size_t s = 0; s < programs.size(); ++s)
-    if (position[s] < programs[s].size())
-      stuck += (stuck.empty() ? "" : "; ") + to_text(programs[s][position[s]]);
-  return stuck;
-}
-
-namespace {
-
-/// Micro-batches whose messages were sent and not yet received, for every wire.
-class MessagesUnderWay {
- public:
-  explicit MessagesUnderWay(int buffers) : buffers_(buffers) {}
-
-  /// Sends or receives the message if that is possible now, and returns true if it was.
-  bool pass(const Transfer& message) {
-    std::deque<int>& waiting = waiting_[{message.wire, message.boundary}];
-    if (message.sends) {
-      const bool bounded = message.wire == Wire::activation || message.wire == Wire::gradient;
-      if (bounded && static_cast<int>(waiting.size()) >= buffers_) return false;
-      waiting.push_back(message.micro_batch);
-      return true;
-    }
-    if (waiting.empty()) return false;
-    DELTAPIPE_ASSERT(waiting.front() == message.micro_batch,
-                     fmt::format("micro-batch {} is received as {} arrives", message.micro_batch,
-                                 waiting.front()));
-    waiting.pop_front();
-    return true;
-  }
-  bool none() const {
-    for (const auto& [wire, waiting] : waiting_)
-      if (!waiting.empty()) return false;
-    return true;
-  }
-
- private:
-  int buffers_;
-  std::map<std::pair<Wire, int>, std::deque<int>> waiting_;
-};
-
-}  // namespace
-
-void run_together(std::span<const Program> programs, std::span<InstructionHandler* const> handlers,
-                  int buffers) {
-  std::vector<Executor> executors;
-  for (const Program& program : programs) executors.emplace_back(program, handlers);
-  MessagesUnderWay messages(buffers);
-  const std::string stuck =
-      advance_together(programs, [&](std::size_t rank, const Instruction& instruction) {
-        const std::optional<Transfer> message = transfer_of(instruction);
-        if (message && !messages.pass(*message)) return false;
-        executors[rank].execute_next();
-        return true;
-      });
-  DELTAPIPE_ASSERT(stuck.empty(), "the programs deadlock: " + stuck);
-  DELTAPIPE_ASSERT(messages.none(), "a message is never received");
 }
 
 }  // namespace deltapipe

@@ -4,11 +4,8 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
-#include <limits>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "comm/schedule/schedule.hpp"
@@ -91,20 +88,5 @@ class Executor {
 
 /// Runs a rank's program from beginning to end. Handlers of stages on other ranks may be null.
 void run(const Program& program, std::span<InstructionHandler* const> handlers);
-
-/// Runs several ranks in one process. Each rank proceeds until it has to wait, then the next one
-/// runs. `execute` carries out a rank's next instruction, or returns false while that has to wait
-/// for another rank. Returns the instructions at which ranks are stuck; an empty text if all ranks
-/// finished.
-std::string advance_together(
-    std::span<const Program> programs,
-    const std::function<bool(std::size_t rank, const Instruction&)>& execute);
-
-/// Runs all ranks of a pipeline; handlers[i] belongs to stage i. A receive waits for its message. A
-/// send waits while `buffers` messages wait on its wire; shared parameters have no such limit. The
-/// handlers transfer the contents. Throws InternalError that names the instructions when the
-/// programs deadlock, a receive meets another message, or a message is never received.
-void run_together(std::span<const Program> programs, std::span<InstructionHandler* const> handlers,
-                  int buffers = std::numeric_limits<int>::max());
 
 }  // namespace deltapipe

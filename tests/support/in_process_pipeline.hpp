@@ -25,6 +25,7 @@
 #include "models/optimizer.hpp"
 #include "models/partition.hpp"
 #include "support/device_values.hpp"
+#include "support/ranks_together.hpp"
 
 namespace deltapipe::test {
 

@@ -13,11 +13,13 @@
 #include "comm/pipeline/settings.hpp"
 #include "comm/schedule/simulation.hpp"
 #include "core/base/error.hpp"
+#include "support/ranks_together.hpp"
 
 namespace deltapipe {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::run_together;
 
 /// Messages under way, and who did what.
 struct World {

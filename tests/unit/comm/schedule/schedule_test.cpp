@@ -14,6 +14,7 @@
 #include "comm/schedule/executor.hpp"
 #include "comm/schedule/simulation.hpp"
 #include "core/base/error.hpp"
+#include "support/ranks_together.hpp"
 
 namespace deltapipe {
 namespace {
@@ -501,8 +502,8 @@ TEST_CASE("Steps of an evaluation flow into each other", "[schedule]") {
         // Rows on their way: never more messages than a step has, which is what there are buffers
         // for.
         int on_their_way = 0, peak = 0;
-        advance_together(programs, [&, sent = std::map<std::size_t, int>()](
-                                       std::size_t s, const Instruction& i) mutable {
+        test::advance_together(programs, [&, sent = std::map<std::size_t, int>()](
+                                             std::size_t s, const Instruction& i) mutable {
           const std::optional<Transfer> message = transfer_of(i);
           if (message && message->wire == Wire::embedding) {
             if (!message->sends && on_their_way == 0) return false;
