@@ -161,9 +161,6 @@ int message_buffers(const Schedule& schedule, const ScheduleShape& shape);
 
 /// Returns a text such as "forward stage=1 micro_batch=3 slot=0".
 std::string to_text(const Instruction& instruction);
-/// Returns one instruction per line. parse_program() reads it back; its UserError names the line.
-std::string to_text(const Program& program);
-Program parse_program(std::string_view text);
 
 struct MicroBatchGroup {
   int begin = 0;  ///< micro-batches [begin, end)

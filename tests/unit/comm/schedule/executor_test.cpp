@@ -314,30 +314,25 @@ TEST_CASE("Sends wait for the buffers that there are", "[executor]") {
 
 /// Programs whose messages do not meet.
 struct Wrong {
-  std::vector<const char*> programs;
+  std::vector<Program> programs;
   const char* message;
 };
 
 TEST_CASE("What cannot run is an error that names the instructions", "[executor]") {
+  using enum Action;
+  const Program sends = {{forward, 0, 0, 0}, {send_activation, 0, 0, 0}};
   const std::vector<Wrong> cases = {
-      {{"receive_gradient stage=0 micro_batch=0 slot=0\n",
-        "receive_activation stage=1 micro_batch=0 slot=0\n"},
+      {{Program{{receive_gradient, 0, 0, 0}}, Program{{receive_activation, 1, 0, 0}}},
        "deadlock: receive_gradient stage=0 micro_batch=0 slot=0; "
        "receive_activation stage=1 micro_batch=0 slot=0"},
-      {{"update stage=0\n", "update stage=1\nreceive_activation stage=1 micro_batch=2 slot=1\n"},
+      {{Program{{update, 0}}, Program{{update, 1}, {receive_activation, 1, 2, 1}}},
        "deadlock: receive_activation stage=1 micro_batch=2 slot=1"},
-      {{"forward stage=0 micro_batch=0 slot=0\nsend_activation stage=0 micro_batch=0 slot=0\n",
-        "receive_activation stage=1 micro_batch=1 slot=0\n"},
-       "micro-batch 1 is received as 0 arrives"},
-      {{"forward stage=0 micro_batch=0 slot=0\nsend_activation stage=0 micro_batch=0 slot=0\n",
-        "update stage=1\n"},
-       "never received"},
+      {{sends, Program{{receive_activation, 1, 1, 0}}}, "micro-batch 1 is received as 0 arrives"},
+      {{sends, Program{{update, 1}}}, "never received"},
   };
   for (const Wrong& wrong : cases) {
     CAPTURE(wrong.message);
     World world{2, 1, EmbeddingPlace::none, {}, 0};
-    std::vector<Program> programs;
-    for (const char* text : wrong.programs) programs.push_back(parse_program(text));
     class Quiet final : public InstructionHandler {
       void send(const Transfer&) override {}
       void receive(const Transfer&) override {}
@@ -351,8 +346,8 @@ TEST_CASE("What cannot run is an error that names the instructions", "[executor]
       void finish_reductions() override {}
       void update() override {}
     } quiet;
-    const std::vector<InstructionHandler*> handlers(programs.size(), &quiet);
-    CHECK_THROWS_WITH(run_together(programs, handlers), Contains(wrong.message));
+    const std::vector<InstructionHandler*> handlers(wrong.programs.size(), &quiet);
+    CHECK_THROWS_WITH(run_together(wrong.programs, handlers), Contains(wrong.message));
   }
 }
 

@@ -562,21 +562,12 @@ TEST_CASE("ZB-H1 of the second of three stages is the paper's", "[schedule]") {
   CHECK(training_program(find_schedule("zb-h1"), {1, 3, 3}) == expected);
 }
 
-TEST_CASE("Programs are read back from their text", "[schedule]") {
-  for_all([](const Schedule& schedule, int stages, int micro_batches) {
-    for (const Program& program :
-         programs_of(schedule, stages, micro_batches, 2, EmbeddingPlace::shared))
-      CHECK(parse_program(to_text(program)) == program);
-  });
+TEST_CASE("An instruction's text names its stage, micro-batch and slot", "[schedule]") {
   CHECK(to_text(Instruction{Action::forward, 1, 3, 0}) == "forward stage=1 micro_batch=3 slot=0");
+  CHECK(to_text(Instruction{Action::send_embedding, 1, 2}) ==
+        "send_embedding stage=1 micro_batch=2");
   CHECK(to_text(Instruction{Action::update, 2}) == "update stage=2");
-  for (const char* text : {"leap stage=0", "forward stage=0", "backward stage=0 micro_batch=1",
-                           "send_embedding stage=1", "forward stage=-1", "forward stage=x",
-                           "forward phase=1", "forward 1", "forward stage=99999999999"}) {
-    CAPTURE(text);
-    CHECK_THROWS_WITH(parse_program(std::string("update stage=0\n") + text),
-                      Contains("not an instruction") && Contains(text));
-  }
+  CHECK(to_text(Instruction{Action::send_common_values}) == "send_common_values stage=0");
 }
 
 TEST_CASE("The grid of a schedule shows passes and waiting", "[schedule]") {
