@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <utility>
 
 #include "comm/pipeline/stage_check.hpp"
@@ -34,10 +33,6 @@ Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
     handlers_[static_cast<std::size_t>(grid.stage(local))] = stages_.back().get();
   }
 }
-
-Pipeline::Pipeline(const PipelineOptions& options, const PipelineShape& shape,
-                   const ProcessGrid& grid, ProgressThread& progress, Stage<float>& stage)
-    : Pipeline(options, shape, grid, progress, std::array<Stage<float>*, 1>{&stage}) {}
 
 std::vector<ScheduleShape> Pipeline::schedule_shapes() const {
   std::vector<ScheduleShape> shapes;

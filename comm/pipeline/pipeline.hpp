@@ -31,9 +31,6 @@ class Pipeline {
   /// boundary.
   Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
            ProgressThread& progress, std::span<Stage<float>* const> stages);
-  /// Builds the pipeline of a rank with one stage.
-  Pipeline(const PipelineOptions& options, const PipelineShape& shape, const ProcessGrid& grid,
-           ProgressThread& progress, Stage<float>& stage);
 
   /// Runs a training step in the order of the schedule. It calls `update` when the gradients of all
   /// stages of this rank are those of the mean loss over the step's tokens, summed over replicas.

@@ -167,11 +167,10 @@ ReduceScatterSum::ReduceScatterSum(ProgressThread& progress, Place place,
 ReduceScatterSum::~ReduceScatterSum() = default;
 
 ReduceScatterSum::Peer::Peer(ProgressThread& progress, const Place& place, int rank,
-                             const ChannelOptions& part, const ChannelOptions& sum,
-                             const std::shared_ptr<EmulatedLink>& link)
+                             const ChannelOptions& part, const ChannelOptions& sum)
     : replica(rank),
-      send_part(progress, place.stage_comm, rank, place.first_tag, part, link),
-      send_sum(progress, place.stage_comm, rank, place.first_tag + 1, sum, link),
+      send_part(progress, place.stage_comm, rank, place.first_tag, part, place.link),
+      send_sum(progress, place.stage_comm, rank, place.first_tag + 1, sum, place.link),
       receive_part(progress, place.stage_comm, rank, place.first_tag, part),
       receive_sum(progress, place.stage_comm, rank, place.first_tag + 1, sum) {}
 
@@ -180,11 +179,10 @@ void ReduceScatterSum::open_channels(const Place& place, PayloadMemory memory) {
     return channel_options(fmt::format("{} of stage {}", what, stage_), settings_, chunks_, memory);
   };
   const ChannelOptions part = options(what_), sum = options("sums of " + what_);
-  const auto link = place.link ? place.link : std::make_shared<EmulatedLink>(LinkSettings());
   // The next replica first: all replicas together then send to different ones.
   for (int i = 1; i < replicas_; ++i) {
     peers_.push_back(
-        std::make_unique<Peer>(progress_, place, (replica_ + i) % replicas_, part, sum, link));
+        std::make_unique<Peer>(progress_, place, (replica_ + i) % replicas_, part, sum));
   }
 }
 

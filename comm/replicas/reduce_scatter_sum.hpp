@@ -82,7 +82,7 @@ class ReduceScatterSum final : public ReplicaSum {
   /// Channels to and from another replica.
   struct Peer {
     Peer(ProgressThread& progress, const Place& place, int rank, const ChannelOptions& part,
-         const ChannelOptions& sum, const std::shared_ptr<EmulatedLink>& link);
+         const ChannelOptions& sum);
 
     int replica;
     SendChannel send_part, send_sum;

@@ -239,10 +239,6 @@ Program training_program(const Schedule& schedule, std::span<const ScheduleShape
   return program;
 }
 
-Program training_program(const Schedule& schedule, const ScheduleShape& shape) {
-  return training_program(schedule, std::span(&shape, 1));
-}
-
 Program evaluation_program(const Schedule& schedule, std::span<const ScheduleShape> stages,
                            const EvaluationRows& rows) {
   check_shapes(schedule, stages);
@@ -256,10 +252,6 @@ Program evaluation_program(const Schedule& schedule, std::span<const ScheduleSha
     if (pass.kind == PassKind::forward) writers[pass.local].forward(pass.micro_batch, 0);
   for (Writer& writer : writers) writer.send_other_next_embeddings();
   return program;
-}
-
-Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows) {
-  return evaluation_program(kSchedules.front(), std::span(&shape, 1), rows);
 }
 
 namespace {

@@ -130,8 +130,6 @@ const Schedule& find_schedule(std::string_view name);
 /// must be 0 with a shared embedding that is not frozen and with trained common parameters. Also
 /// throws for several stages with a schedule that does not interleave.
 Program training_program(const Schedule& schedule, std::span<const ScheduleShape> stages);
-/// Returns the training step of a rank with one stage.
-Program training_program(const Schedule& schedule, const ScheduleShape& shape);
 
 /// Rows of a shared embedding in consecutive steps of an evaluation, which changes none of them.
 struct EvaluationRows {
@@ -146,8 +144,6 @@ struct EvaluationRows {
 /// step.
 Program evaluation_program(const Schedule& schedule, std::span<const ScheduleShape> stages,
                            const EvaluationRows& rows = {});
-/// Returns the evaluation step of a rank with one stage.
-Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows = {});
 
 /// Returns the largest number of micro-batches that are alive at a stage, in steps of up to
 /// shape.micro_batches micro-batches. A micro-batch is alive from its forward pass to its last

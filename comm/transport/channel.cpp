@@ -165,18 +165,9 @@ std::uint8_t* MessageMemory::at(std::size_t offset) const {
 }
 
 SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
-                         ChannelOptions options, LinkSettings link)
-    : SendChannel(progress, comm, peer, tag, std::move(options),
-                  std::make_shared<EmulatedLink>(link)) {}
-
-SendChannel::SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag,
                          ChannelOptions options, std::shared_ptr<EmulatedLink> link)
-    : progress_(progress),
-      comm_(comm),
-      peer_(peer),
-      tag_(tag),
-      options_(std::move(options)),
-      link_(std::move(link)) {
+    : progress_(progress), comm_(comm), peer_(peer), tag_(tag), options_(std::move(options)) {
+  if (link && link->emulates()) link_ = std::move(link);
   check_options(options_);
   {
     const auto lock = progress_.lock_mpi();
@@ -194,7 +185,7 @@ bool SendChannel::arrived(const MessageBuffer& message) const {
 
 void SendChannel::reclaim(MessageBuffer& message) {
   const OperationTimes times = progress_.times(message.ticket);
-  const TimePoint begin = link_->emulates() ? message.link_start : times.started;
+  const TimePoint begin = link_ ? message.link_start : times.started;
   const TimePoint end = std::max(times.finished, message.arrival);
   transfers_.add(begin, end);
   progress_.account().transfer(begin, end);
@@ -266,13 +257,12 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
   OperationPlan plan;
   plan.name = between(options_.name, source_rank_, target_rank_);
   TimePoint link_start{};
-  if (link_->emulates()) {
+  if (link_) {
     const EmulatedLink::Passage passage = link_->book(sent, bytes);
     link_start = passage.start;
     plan.not_before = passage.arrival - kHandover;
     message.arrival = passage.arrival;
     header.arrival_ns = nanoseconds_of(passage.arrival) + progress_.clock_offset().count();
-    statistics_.link_busy_seconds += passage.busy_seconds;
   }
   message.link_start = link_start;
   plan.start = [memory = message.memory, header, bytes, link_start, comm = comm_, peer = peer_,
@@ -297,7 +287,6 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
   message.lent = false;
   in_flight_.push_back(buffer.index);
   statistics_.bytes += bytes;
-  ++statistics_.messages;
 }
 
 void SendChannel::flush() {
@@ -439,7 +428,6 @@ ReceiveChannel::Received ReceiveChannel::receive(MessageHeader expected) {
   posted_.pop_front();
   ++sequence_;
   statistics_.bytes += message.received;
-  ++statistics_.messages;
   const TimePoint begin = local(header.started_ns);
   const TimePoint end = std::max(progress_.times(message.ticket).finished, arrival);
   transfers_.add(begin, end);

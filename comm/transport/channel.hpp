@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "comm/transport/emulated_link.hpp"
-#include "comm/transport/link_settings.hpp"
 #include "comm/transport/message.hpp"
 #include "comm/transport/progress_thread.hpp"
 #include "core/base/observe/memory_ledger.hpp"
@@ -50,9 +49,7 @@ MemoryLedger channel_memory(const ChannelOptions& options);
 /// Statistics since the last take_statistics().
 struct ChannelStatistics {
   std::uint64_t bytes = 0;  ///< bytes on the wire, including headers
-  std::uint64_t messages = 0;
-  double wire_seconds = 0;       ///< time with at least one message in transit
-  double link_busy_seconds = 0;  ///< bytes / bandwidth, for senders with an emulated link
+  double wire_seconds = 0;  ///< time with at least one message in transit
 };
 
 /// Memory of a message. Threads share it by std::shared_ptr: Kokkos counts the references to a View
@@ -77,13 +74,10 @@ class SendChannel {
 
   /// `peer` is a rank of `comm`. `tag` distinguishes channels between the same two ranks; it covers
   /// the MPI tags 128 * tag ... 128 * tag + 127. Local. The channel must not outlive `progress`.
-  /// Throws UserError when the buffers exceed the limits of MPI or the memory.
+  /// Throws UserError when the buffers exceed the limits of MPI or the memory. Other channels of
+  /// this rank may use the same link; all their calls must then come from one thread.
   SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag, ChannelOptions options,
-              LinkSettings link = {});
-  /// Builds a channel over a link that other channels of this rank also use. All calls of channels
-  /// that share a link must come from one thread.
-  SendChannel(ProgressThread& progress, MPI_Comm comm, int peer, int tag, ChannelOptions options,
-              std::shared_ptr<EmulatedLink> link);
+              std::shared_ptr<EmulatedLink> link = nullptr);
   SendChannel(const SendChannel&) = delete;
   SendChannel& operator=(const SendChannel&) = delete;
 
@@ -123,7 +117,7 @@ class SendChannel {
   int peer_;
   int tag_;
   ChannelOptions options_;
-  std::shared_ptr<EmulatedLink> link_;
+  std::shared_ptr<EmulatedLink> link_;  ///< null: not emulated
   std::uint32_t source_rank_;
   std::uint32_t target_rank_;
   std::uint64_t sequence_ = 0;

@@ -107,26 +107,16 @@ struct Asker : std::enable_shared_from_this<Asker> {
 
 }  // namespace
 
-double ClockEstimate::error_at(std::int64_t now) const {
-  return error_ns_ + kDrift * static_cast<double>(now - measured_ns_);
-}
-
 void ClockEstimate::add(const ClockExchange& e) {
   const std::lock_guard lock(mutex_);
   ++seen_;
   const std::int64_t trip = (e.answered_ns - e.asked_ns) - (e.sent_ns - e.received_ns);
   const double error = static_cast<double>(trip) / 2;
-  if (trip < 0 || (taken_ > 0 && error > error_at(e.answered_ns))) return;
+  const double error_now = error_ns_ + kDrift * static_cast<double>(e.answered_ns - measured_ns_);
+  if (trip < 0 || error > error_now) return;
   offset_ns_ = ((e.received_ns - e.asked_ns) + (e.sent_ns - e.answered_ns)) / 2;
   error_ns_ = error;
   measured_ns_ = e.answered_ns;
-  ++taken_;
-}
-
-std::chrono::nanoseconds ClockEstimate::error(TimePoint now) const {
-  const std::lock_guard lock(mutex_);
-  if (taken_ == 0) return std::chrono::nanoseconds(0);
-  return std::chrono::nanoseconds(static_cast<std::int64_t>(error_at(nanoseconds_of(now))));
 }
 
 void ClockSync::align(MPI_Comm comm, ClockEstimate& estimate) {

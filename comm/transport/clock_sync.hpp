@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 
@@ -31,21 +32,15 @@ class ClockEstimate {
  public:
   void add(const ClockExchange& exchange);
   std::uint64_t seen() const { return seen_; }  ///< number of exchanges
-  /// Returns the number of exchanges that improved the estimate.
-  std::uint64_t taken() const { return taken_; }
   /// Returns the offset to add to this rank's Clock.
   std::chrono::nanoseconds offset() const { return std::chrono::nanoseconds(offset_ns_.load()); }
-  /// Returns the largest error of the offset.
-  std::chrono::nanoseconds error(TimePoint now) const;
 
  private:
-  double error_at(std::int64_t now_ns) const;
-
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::atomic<std::int64_t> offset_ns_{0};
   std::atomic<std::uint64_t> seen_{0};
-  std::atomic<std::uint64_t> taken_{0};
-  double error_ns_ = 0;  ///< at the time of the measurement
+  /// Bound of the offset's error at the time of the measurement.
+  double error_ns_ = std::numeric_limits<double>::infinity();
   std::int64_t measured_ns_ = 0;
 };
 

@@ -225,9 +225,6 @@ std::vector<std::string> gather_with(const Runner& run, MPI_Comm comm, const Pla
 
 }  // namespace
 
-void all_reduce(MPI_Comm comm, std::span<double> values, Reduction reduction) {
-  reduce_with(run_blocking, comm, values, reduction);
-}
 void all_reduce(MPI_Comm comm, std::span<std::uint64_t> values, Reduction reduction) {
   reduce_with(run_blocking, comm, values, reduction);
 }
@@ -249,12 +246,6 @@ std::uint64_t all_reduce(ProgressThread& progress, MPI_Comm comm, std::uint64_t 
   return value;
 }
 
-void broadcast(MPI_Comm comm, std::vector<double>& values, int root) {
-  broadcast_with(run_blocking, comm, values, root);
-}
-void broadcast(MPI_Comm comm, std::vector<std::uint64_t>& values, int root) {
-  broadcast_with(run_blocking, comm, values, root);
-}
 void broadcast(MPI_Comm comm, std::string& bytes, int root) {
   broadcast_with(run_blocking, comm, bytes, root);
 }

@@ -19,7 +19,6 @@ namespace deltapipe {
 enum class Reduction { sum, min, max };
 
 /// Reduces values in place; every rank gets the result.
-void all_reduce(MPI_Comm comm, std::span<double> values, Reduction reduction);
 void all_reduce(MPI_Comm comm, std::span<std::uint64_t> values, Reduction reduction);
 void all_reduce(ProgressThread& progress, MPI_Comm comm, std::span<double> values,
                 Reduction reduction);
@@ -30,8 +29,6 @@ std::uint64_t all_reduce(ProgressThread& progress, MPI_Comm comm, std::uint64_t 
                          Reduction reduction);
 
 /// Broadcasts the root's values. The root determines the size; other ranks' contents are replaced.
-void broadcast(MPI_Comm comm, std::vector<double>& values, int root);
-void broadcast(MPI_Comm comm, std::vector<std::uint64_t>& values, int root);
 void broadcast(MPI_Comm comm, std::string& bytes, int root);
 void broadcast(ProgressThread& progress, MPI_Comm comm, std::vector<double>& values, int root);
 void broadcast(ProgressThread& progress, MPI_Comm comm, std::vector<std::uint64_t>& values,

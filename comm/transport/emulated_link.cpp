@@ -30,7 +30,6 @@ Clock::duration EmulatedLink::latency() const {
 }
 
 EmulatedLink::Passage EmulatedLink::book(TimePoint from, std::size_t bytes) {
-  const double busy = seconds_of(bytes);
   const std::lock_guard lock(mutex_);
   bookings_.forget_before(from - kMemory);
   const auto& taken = bookings_.intervals();
@@ -40,7 +39,7 @@ EmulatedLink::Passage EmulatedLink::book(TimePoint from, std::size_t bytes) {
   TimePoint start = from;
   if (next != taken.end() && next->begin <= from) start = next++->end;
   TimePoint end = start;
-  for (Clock::duration left = duration_of(busy);; ++next) {
+  for (Clock::duration left = duration_of(seconds_of(bytes));; ++next) {
     if (next == taken.end() || next->begin - end >= left) {
       end += left;
       break;
@@ -51,7 +50,7 @@ EmulatedLink::Passage EmulatedLink::book(TimePoint from, std::size_t bytes) {
   end = std::min(end, from + kForever);
   start = std::min(start, end);
   bookings_.add(start, end);  // the free time in between is now used, too
-  return {start, end, end + latency(), busy};
+  return {start, end, end + latency()};
 }
 
 TimePoint RankWire::book_tree(TimePoint now, int ranks, std::size_t bytes) const {

@@ -25,10 +25,9 @@ enum class Framing {
 class EmulatedLink {
  public:
   struct Passage {
-    TimePoint start;      ///< first byte
-    TimePoint end;        ///< last byte
-    TimePoint arrival;    ///< end + latency
-    double busy_seconds;  ///< size / bandwidth
+    TimePoint start;    ///< first byte
+    TimePoint end;      ///< last byte
+    TimePoint arrival;  ///< end + latency
   };
 
   explicit EmulatedLink(LinkSettings settings, Framing framing = Framing::none)

@@ -290,17 +290,6 @@ Ticket ProgressThread::irecv(std::shared_ptr<void> bytes, int count, int peer, i
   return submit(std::move(plan));
 }
 
-Ticket ProgressThread::iallreduce(void* values, int count, MPI_Datatype type, MPI_Op op,
-                                  MPI_Comm comm) {
-  OperationPlan plan;
-  plan.name = "all-reduce";
-  plan.start = [=](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Iallreduce(MPI_IN_PLACE, values, count, type, op, comm, &requests.back()));
-  };
-  return submit(std::move(plan));
-}
-
 /// Waits and counts itself as a waiter, for which the progress thread polls more often.
 template <class Done>
 void ProgressThread::wait_until(std::unique_lock<std::mutex>& lock, const Done& done) {

@@ -121,8 +121,6 @@ class ProgressThread {
   /// the ticket is done, even after a wait for it was abandoned.
   Ticket isend(std::shared_ptr<const void> bytes, int count, int peer, int tag, MPI_Comm comm);
   Ticket irecv(std::shared_ptr<void> bytes, int count, int peer, int tag, MPI_Comm comm);
-  /// Reduces values in place; the memory must stay valid until the ticket is done.
-  Ticket iallreduce(void* values, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
 
   /// Sleeps until the operation is done. Throws its error, or as check() does.
   void wait(const Ticket& ticket);

@@ -81,7 +81,8 @@ double median(std::vector<double> values) {
 double sender_seconds(ProgressThread& progress, const Case& test) {
   const LinkSettings link{test.bits_per_second, test.latency_seconds};
   SendChannel send(progress, MPI_COMM_WORLD, 1, 0,
-                   options_of(test.payload_bytes, test.messages, "messages"), link);
+                   options_of(test.payload_bytes, test.messages, "messages"),
+                   std::make_shared<EmulatedLink>(link));
   ReceiveChannel answer(progress, MPI_COMM_WORLD, 1, 1,
                         options_of(sizeof(std::int64_t), 1, "answer"));
   std::vector<double> seconds;

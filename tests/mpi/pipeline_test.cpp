@@ -5,6 +5,7 @@
 #include "comm/pipeline/pipeline.hpp"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <limits>
 
@@ -239,7 +240,8 @@ void run_steps(PipelineOptions options, const Boundaries& boundaries, Gradients 
   SumStage stage(grid.stage(), stages, ends_of(boundaries, grid.stage(), stages), gradients);
   stage.parameters().allocate(true);
   const TokenDataset data = dataset();
-  Pipeline pipeline(options, shape_of(options), grid, progress, stage);
+  Pipeline pipeline(options, shape_of(options), grid, progress,
+                    std::array<Stage<float>*, 1>{&stage});
   const StepPlanner planner(data, 1, true, {options.micro_batch_size, options.micro_batches, 1});
 
   double product = 1, inputs = 0;
@@ -302,7 +304,7 @@ std::string refusal_of(const ProcessGrid& grid, ProgressThread& progress, SumSta
   stage.parameters().allocate(true);
   const PipelineOptions options = options_of(grid.stages());
   try {
-    Pipeline(options, shape_of(options), grid, progress, stage);
+    Pipeline(options, shape_of(options), grid, progress, std::array<Stage<float>*, 1>{&stage});
   } catch (const UserError& error) {
     return error.what();
   }

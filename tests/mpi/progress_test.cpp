@@ -296,7 +296,8 @@ TEST_CASE("A rank that fails in a step wakes those that wait for it", "[agree]")
   SECTION("with a message that waits on a slow link") {
     LinkSettings slow;
     slow.latency_seconds = 3600;
-    SendChannel far(progress, world, (world_rank() + 1) % size, 1, options, slow);
+    SendChannel far(progress, world, (world_rank() + 1) % size, 1, options,
+                    std::make_shared<EmulatedLink>(slow));
     CHECK(stopped_with(progress, [&] {
             far.send(far.acquire(), {}, 1);
             if (world_rank() == culprit) throw mistake("the disk is full");
@@ -379,9 +380,9 @@ TEST_CASE("Blocking collectives are allowed while the progress thread is paused"
     send.send(send.acquire(), header, 1 << 20);
     {
       const auto pause = progress.pause();
-      double value = 1;
+      std::uint64_t value = 1;
       all_reduce(MPI_COMM_WORLD, std::span(&value, 1), Reduction::sum);
-      CHECK(value == size);
+      CHECK(value == static_cast<std::uint64_t>(size));
     }
     receive.release(receive.receive(header));
   }
@@ -405,7 +406,8 @@ TEST_CASE("Waiting costs next to no processor time", "[progress]") {
   const int size = world_size();
   LinkSettings slow;
   slow.latency_seconds = 1.0;
-  SendChannel send(progress, MPI_COMM_WORLD, (world_rank() + 1) % size, 0, options, slow);
+  SendChannel send(progress, MPI_COMM_WORLD, (world_rank() + 1) % size, 0, options,
+                   std::make_shared<EmulatedLink>(slow));
   ReceiveChannel receive(progress, MPI_COMM_WORLD, (world_rank() + size - 1) % size, 0, options);
   send.send(send.acquire(), {}, 1000);
   const double before = processor_seconds();

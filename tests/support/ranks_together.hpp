@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// The ranks of a pipeline in one process: each proceeds until it has to wait, then the next one
-// runs.
+// Programs of ranks with one stage, and the ranks of a pipeline in one process: each proceeds until
+// it has to wait, then the next one runs.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,6 +19,13 @@
 #include "core/base/error.hpp"
 
 namespace deltapipe::test {
+
+inline Program training_program(const Schedule& schedule, const ScheduleShape& shape) {
+  return training_program(schedule, std::span(&shape, 1));
+}
+inline Program evaluation_program(const ScheduleShape& shape, const EvaluationRows& rows = {}) {
+  return evaluation_program(find_schedule("gpipe"), std::span(&shape, 1), rows);
+}
 
 /// `execute(rank, instruction)` carries out a rank's next instruction, or returns false while that
 /// has to wait for another rank. Returns the instructions at which ranks are stuck; an empty text

@@ -19,7 +19,9 @@ namespace deltapipe {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::evaluation_program;
 using test::run_together;
+using test::training_program;
 
 /// Messages under way, and who did what.
 struct World {

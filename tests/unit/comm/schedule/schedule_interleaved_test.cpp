@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -207,7 +208,7 @@ TEST_CASE("Only a schedule that interleaves takes several stages", "[interleaved
   CHECK_THROWS_AS(training_program(find_schedule("1f1b"), stages), InternalError);
   CHECK_THROWS_AS(training_program(interleaved(), std::vector{stages[1], stages[0]}),
                   InternalError);
-  CHECK_THROWS_AS(training_program(interleaved(), stages.front()), InternalError);
+  CHECK_THROWS_AS(training_program(interleaved(), std::span(stages).first(1)), InternalError);
 }
 
 }  // namespace

@@ -20,6 +20,8 @@ namespace deltapipe {
 namespace {
 
 using Catch::Matchers::Contains;
+using test::evaluation_program;
+using test::training_program;
 
 constexpr int kUnbounded = 1 << 20;
 

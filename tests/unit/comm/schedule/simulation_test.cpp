@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/schedule/schedule.hpp"
+#include "support/ranks_together.hpp"
 
 namespace deltapipe {
 namespace {
@@ -17,8 +18,8 @@ std::vector<Program> programs_of(const char* schedule, int stages, int micro_bat
                                  int in_flight = 1) {
   std::vector<Program> programs;
   for (int stage = 0; stage < stages; ++stage)
-    programs.push_back(training_program(find_schedule(schedule),
-                                        ScheduleShape{stage, stages, micro_batches, in_flight}));
+    programs.push_back(
+        test::training_program(find_schedule(schedule), {stage, stages, micro_batches, in_flight}));
   return programs;
 }
 

@@ -28,15 +28,12 @@ TEST_CASE("The quickest exchange says what the other clock shows", "[clock]") {
   CHECK(estimate.offset().count() == 0);
   estimate.add({1000, 900'000, 900'500, 2500});  // 500 there, 500 back
   CHECK(estimate.offset().count() == 898'500);
-  CHECK(estimate.error(TimePoint(std::chrono::nanoseconds(2500))).count() == 500);
   estimate.add({3000, 910'000, 910'000, 5000});  // slower: not taken
   CHECK(estimate.offset().count() == 898'500);
   estimate.add({6000, 904'400, 904'400, 6200});
   CHECK(estimate.offset().count() == 898'300);
-  CHECK(estimate.error(TimePoint(std::chrono::nanoseconds(6200))).count() == 100);
-  CHECK(estimate.taken() == 2);
   estimate.add({7000, 900'000, 990'000, 7001});  // impossible
-  CHECK(estimate.taken() == 2);
+  CHECK(estimate.offset().count() == 898'300);
 }
 
 TEST_CASE("A drifting clock is followed", "[clock]") {
@@ -52,10 +49,6 @@ TEST_CASE("A drifting clock is followed", "[clock]") {
     always.add(exchange(now, 100'000 + static_cast<std::int64_t>(way(random)),
                         100'000 + static_cast<std::int64_t>(way(random))));
     now += 1'900'000'000LL;
-    const double bound =
-        static_cast<double>(always.error(TimePoint(std::chrono::nanoseconds(now))).count());
-    CAPTURE(i);
-    CHECK(error_ns(always, now) <= bound);
     if (i >= 50) worst = std::max(worst, error_ns(always, now));  // after the first good ones
   }
   CHECK(worst < 3e6);

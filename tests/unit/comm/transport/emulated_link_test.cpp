@@ -37,7 +37,7 @@ TEST_CASE("An emulated link books messages one after the other", "[link]") {
   CHECK(ms(b.arrival) == Approx(360));
   CHECK(ms(c.start) == Approx(500));
   CHECK(ms(c.arrival) == Approx(751));
-  CHECK(a.busy_seconds == Approx(0.1));
+  CHECK(link.seconds_of(100) == Approx(0.1));
 }
 
 TEST_CASE("A message that is reported late uses the link's free time since its first byte",
