@@ -274,9 +274,8 @@ void SendChannel::send(const Buffer& buffer, MessageHeader header, std::size_t p
     seal(header);
     std::memcpy(memory->at(0), &header, sizeof header);
     const auto send_piece = [&](std::size_t begin, std::size_t size, int its_tag) {
-      requests.push_back(MPI_REQUEST_NULL);
       DELTAPIPE_MPI(MPI_Isend(memory->at(begin), static_cast<int>(size), MPI_BYTE, peer, its_tag,
-                              comm, &requests.back()));
+                              comm, add_request(requests)));
     };
     send_piece(0, first, first_tag(tag));
     for_pieces(first, bytes, piece, [&](std::size_t begin, std::size_t size) {
@@ -338,9 +337,8 @@ void ReceiveChannel::post(int index) {
   const std::size_t largest = message_bytes(options_.max_payload_bytes);
   plan.start = [message, comm = comm_, peer = peer_, tag = tag_,
                 first = largest_first_piece(options_)](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
     DELTAPIPE_MPI(MPI_Irecv(message->memory.at(0), static_cast<int>(first), MPI_BYTE, peer,
-                            first_tag(tag), comm, &requests.back()));
+                            first_tag(tag), comm, add_request(requests)));
   };
   plan.completed = [message, largest, comm = comm_, peer = peer_, tag = tag_, number = posts_,
                     first = first_piece(options_), piece = options_.piece_bytes,
@@ -368,9 +366,8 @@ void ReceiveChannel::post(int index) {
     for_pieces(
         first, message_bytes(header.payload_bytes), piece,
         [&](std::size_t begin, std::size_t size) {
-          requests.push_back(MPI_REQUEST_NULL);
           DELTAPIPE_MPI(MPI_Irecv(message->memory.at(begin), static_cast<int>(size), MPI_BYTE, peer,
-                                  rest_tag(tag, number), comm, &requests.back()));
+                                  rest_tag(tag, number), comm, add_request(requests)));
         });
   };
   ++posts_;

@@ -27,76 +27,48 @@ struct Answer {
   std::int64_t sent_ns = 0;
 };
 
-/// Answers questions on rank 0, one after the other.
-struct Answerer : std::enable_shared_from_this<Answerer> {
-  Answerer(ProgressThread& its_progress, MPI_Comm its_comm)
-      : progress(its_progress), comm(its_comm) {}
-  ProgressThread& progress;
-  MPI_Comm comm;
-  std::int64_t question = 0;
-
-  void await() {
-    OperationPlan plan;
-    plan.name = "question about the clock";
-    plan.passive = true;
-    plan.start = [self = shared_from_this()](RequestList& requests) {
-      requests.push_back(MPI_REQUEST_NULL);
-      DELTAPIPE_MPI(MPI_Irecv(&self->question, 1, MPI_INT64_T, MPI_ANY_SOURCE, kAskTag, self->comm,
-                              &requests.back()));
-    };
-    plan.completed = [self = shared_from_this()](const MPI_Status& status, RequestList&) {
-      self->answer(status.MPI_SOURCE, now_ns());
-      self->await();
-    };
-    progress.submit_regardless(std::move(plan));
-  }
-
-  void answer(int peer, std::int64_t received_ns) {
-    auto message = std::make_shared<Answer>();
-    message->received_ns = received_ns;
-    OperationPlan plan;
-    plan.name = fmt::format("answer about the clock to rank {}", peer);
-    plan.passive = true;
-    plan.start = [message, peer, comm = comm](RequestList& requests) {
-      requests.push_back(MPI_REQUEST_NULL);
-      message->sent_ns = now_ns();
-      DELTAPIPE_MPI(
-          MPI_Isend(message.get(), 2, MPI_INT64_T, peer, kAnswerTag, comm, &requests.back()));
-    };
-    progress.submit_regardless(std::move(plan));
-  }
-};
+void answer(ProgressThread& progress, int peer) {
+  const auto message = std::make_shared<Answer>();
+  message->received_ns = now_ns();
+  const auto start = [message, peer, comm = progress.control()](RequestList& requests) {
+    message->sent_ns = now_ns();
+    DELTAPIPE_MPI(
+        MPI_Isend(message.get(), 2, MPI_INT64_T, peer, kAnswerTag, comm, add_request(requests)));
+  };
+  progress.submit_regardless({.name = fmt::format("answer about the clock to rank {}", peer),
+                              .start = start,
+                              .passive = true});
+}
 
 /// Asks every kInterval on the other ranks.
 struct Asker : std::enable_shared_from_this<Asker> {
-  Asker(ProgressThread& its_progress, MPI_Comm its_comm, ClockEstimate& its_estimate)
-      : progress(its_progress), comm(its_comm), estimate(its_estimate) {}
+  Asker(ProgressThread& its_progress, ClockEstimate& its_estimate)
+      : progress(its_progress), estimate(its_estimate) {}
   ProgressThread& progress;
-  MPI_Comm comm;
   ClockEstimate& estimate;
   std::int64_t asked_ns = 0;
   Answer message;
   int open = 0;
 
   void ask(TimePoint when) {
-    OperationPlan plan;
-    plan.name = "question about the clock";
-    plan.passive = true;
-    plan.not_before = when;
-    plan.start = [self = shared_from_this()](RequestList& requests) { self->post(requests); };
-    plan.completed = [self = shared_from_this()](const MPI_Status&, RequestList&) {
+    const auto start = [self = shared_from_this()](RequestList& requests) { self->post(requests); };
+    const auto completed = [self = shared_from_this()](const MPI_Status&, RequestList&) {
       if (--self->open == 0) self->finish();
     };
-    progress.submit_regardless(std::move(plan));
+    progress.submit_regardless({.name = "question about the clock",
+                                .start = start,
+                                .completed = completed,
+                                .not_before = when,
+                                .passive = true});
   }
 
   void post(RequestList& requests) {
     open = 2;
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(&message, 2, MPI_INT64_T, 0, kAnswerTag, comm, &requests.back()));
+    DELTAPIPE_MPI(MPI_Irecv(&message, 2, MPI_INT64_T, 0, kAnswerTag, progress.control(),
+                            add_request(requests)));
     asked_ns = now_ns();
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Isend(&asked_ns, 1, MPI_INT64_T, 0, kAskTag, comm, &requests.back()));
+    DELTAPIPE_MPI(MPI_Isend(&asked_ns, 1, MPI_INT64_T, 0, kAskTag, progress.control(),
+                            add_request(requests)));
   }
 
   void finish() {
@@ -119,7 +91,7 @@ void ClockEstimate::add(const ClockExchange& e) {
   measured_ns_ = e.answered_ns;
 }
 
-void ClockSync::align(MPI_Comm comm, ClockEstimate& estimate) {
+void align_clock(MPI_Comm comm, ClockEstimate& estimate) {
   int rank = 0, size = 1;
   DELTAPIPE_MPI(MPI_Comm_rank(comm, &rank));
   DELTAPIPE_MPI(MPI_Comm_size(comm, &size));
@@ -144,13 +116,14 @@ void ClockSync::align(MPI_Comm comm, ClockEstimate& estimate) {
   }
 }
 
-void ClockSync::start(ProgressThread& progress, MPI_Comm comm, ClockEstimate& estimate) {
+void keep_clock_aligned(ProgressThread& progress, ClockEstimate& estimate) {
+  if (progress.rank() > 0)
+    return std::make_shared<Asker>(progress, estimate)->ask(Clock::now() + kInterval);
   if (progress.size() == 1) return;
-  if (progress.rank() == 0) {
-    std::make_shared<Answerer>(progress, comm)->await();
-  } else {
-    std::make_shared<Asker>(progress, comm, estimate)->ask(Clock::now() + kInterval);
-  }
+  const auto question = std::make_shared<std::int64_t>(0);
+  progress.receive_always("question about the clock", question.get(), 1, MPI_INT64_T,
+                          MPI_ANY_SOURCE, kAskTag,
+                          [question, &progress](int source) { answer(progress, source); });
 }
 
 }  // namespace deltapipe

@@ -44,16 +44,12 @@ class ClockEstimate {
   std::int64_t measured_ns_ = 0;
 };
 
-/// Keeps an estimate up to date by exchanges on the progress thread; rank 0 answers.
-class ClockSync {
- public:
-  /// Makes the first estimate; collective. All ranks ask at once, and rank 0 answers them as they
-  /// come. The time therefore grows with the number of ranks only by the processor time of the
-  /// answers.
-  static void align(MPI_Comm comm, ClockEstimate& estimate);
-  /// Starts the exchanges over `comm`, whose rank 0 has the common clock. `estimate` must outlive
-  /// `progress`.
-  static void start(ProgressThread& progress, MPI_Comm comm, ClockEstimate& estimate);
-};
+/// Makes the first estimate; collective. All ranks ask at once, and rank 0 answers them as they
+/// come. The time therefore grows with the number of ranks only by the processor time of the
+/// answers.
+void align_clock(MPI_Comm comm, ClockEstimate& estimate);
+/// Keeps an estimate up to date by exchanges on the progress thread over progress.control(), whose
+/// rank 0 answers. `estimate` must outlive `progress`.
+void keep_clock_aligned(ProgressThread& progress, ClockEstimate& estimate);
 
 }  // namespace deltapipe

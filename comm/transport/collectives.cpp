@@ -70,7 +70,7 @@ Place place_in(ProgressThread& progress, MPI_Comm comm) {
 /// Starts one nonblocking collective and completes it. The closure owns the memory that MPI uses: a
 /// stop unwinds the caller while the collective may still be in flight.
 using StartCollective = std::function<void(MPI_Request*)>;
-using Runner = std::function<void(const char* name, StartCollective)>;
+using Runner = std::function<void(const char* name, const StartCollective&)>;
 
 void run_blocking(const char*, const StartCollective& start) {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -96,19 +96,13 @@ Runner run_until(TimePoint deadline) {
   };
 }
 
-OperationPlan plan_of(const char* name, StartCollective start) {
-  OperationPlan plan;
-  plan.name = name;
-  plan.start = [start = std::move(start)](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    start(&requests.back());
-  };
-  return plan;
+OperationPlan plan_of(const char* name, const StartCollective& start) {
+  return {.name = name, .start = [start](RequestList& requests) { start(add_request(requests)); }};
 }
 
 Runner runner(ProgressThread& progress) {
-  return [&progress](const char* name, StartCollective start) {
-    progress.wait(progress.submit(plan_of(name, std::move(start))));
+  return [&progress](const char* name, const StartCollective& start) {
+    progress.wait(progress.submit(plan_of(name, start)));
   };
 }
 
@@ -120,8 +114,8 @@ void pass_wire(ProgressThread& progress, Book book) {
 }
 
 Runner regardless(ProgressThread& progress) {
-  return [&progress](const char* name, StartCollective start) {
-    progress.wait_regardless(progress.submit_regardless(plan_of(name, std::move(start))));
+  return [&progress](const char* name, const StartCollective& start) {
+    progress.wait_regardless(progress.submit_regardless(plan_of(name, start)));
   };
 }
 

@@ -33,7 +33,7 @@ using StopMessage = std::array<std::uint64_t, 2>;  ///< kind, value
 }  // namespace
 
 /// State that the operations share.
-struct CommonStop::State : std::enable_shared_from_this<State> {
+struct CommonStop::State {
   explicit State(ProgressThread& its_progress) : progress(its_progress) {}
 
   ProgressThread& progress;
@@ -47,37 +47,15 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
   std::uint64_t most = 0;  ///< rank 0: the largest of these counts
   StopMessage received{};
 
-  void await() {
-    OperationPlan plan;
-    plan.name = "message about a stop";
-    plan.passive = true;
-    plan.start = [self = shared_from_this()](RequestList& requests) { self->post(requests); };
-    plan.completed = [self = shared_from_this()](const MPI_Status&, RequestList& requests) {
-      self->hear(self->received);
-      self->post(requests);
-    };
-    progress.submit_regardless(std::move(plan));
-  }
-
-  void post(RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(received.data(), 2, MPI_UINT64_T, MPI_ANY_SOURCE, kTag,
-                            progress.control(), &requests.back()));
-  }
-
   void send(int peer, Kind kind, std::uint64_t value) {
     auto message = std::make_shared<StopMessage>(StopMessage{kind, value});
-    OperationPlan plan;
-    plan.name = fmt::format("message about a stop to rank {}", peer);
-    plan.passive = true;
-    plan.start = [message, peer, comm = progress.control()](RequestList& requests) {
-      requests.push_back(MPI_REQUEST_NULL);
+    const auto start = [message, peer, comm = progress.control()](RequestList& requests) {
       DELTAPIPE_MPI(
-          MPI_Isend(message->data(), 2, MPI_UINT64_T, peer, kTag, comm, &requests.back()));
+          MPI_Isend(message->data(), 2, MPI_UINT64_T, peer, kTag, comm, add_request(requests)));
     };
-    // The closure keeps the message alive until MPI has sent it.
-    plan.completed = [message](const MPI_Status&, RequestList&) {};
-    progress.submit_regardless(std::move(plan));
+    progress.submit_regardless({.name = fmt::format("message about a stop to rank {}", peer),
+                                .start = start,
+                                .passive = true});
   }
 
   void send_all(Kind kind, std::uint64_t value) {
@@ -136,8 +114,9 @@ struct CommonStop::State : std::enable_shared_from_this<State> {
 CommonStop::CommonStop(ProgressThread& progress)
     : progress_(progress), state_(std::make_shared<State>(progress)) {
   if (progress.size() == 1) return;
-  progress.add_standing_request();
-  state_->await();
+  progress.receive_always("message about a stop", state_->received.data(), 2, MPI_UINT64_T,
+                          MPI_ANY_SOURCE, kTag,
+                          [state = state_](int) { state->hear(state->received); });
 }
 
 CommonStop::~CommonStop() = default;

@@ -84,7 +84,7 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
     agree(world, [&] { thread_ = start_helper_thread("communication", run_with_device); });
     DELTAPIPE_MPI(MPI_Comm_dup(world, &control_));
     DELTAPIPE_MPI(MPI_Comm_dup(world, &pauses_));
-    ClockSync::align(control_, clock_);
+    align_clock(control_, clock_);
   } catch (...) {
     leave();
     throw;
@@ -92,8 +92,7 @@ ProgressThread::ProgressThread(MPI_Comm world, WatchSettings watch)
   ask_for_precise_naps();  // this thread waits for messages of emulated links
   post_stop_receive();
   run_watch_->await_signs();
-  ClockSync::start(*this, control_, clock_);
-  if (rank_ == 0 && size_ > 1) ++standing_requests_;
+  keep_clock_aligned(*this, clock_);
   if (rank_ > 0) await_roll_call();
   {
     const std::lock_guard lock(mutex_);
@@ -128,52 +127,47 @@ ProgressThread::~ProgressThread() {
 }
 
 void ProgressThread::post_stop_receive() {
-  OperationPlan plan;
-  plan.name = fmt::format("stop message to rank {}", rank_);
-  plan.passive = true;
-  plan.start = [this](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
+  const auto start = [this](RequestList& requests) {
     DELTAPIPE_MPI(MPI_Irecv(&stop_received_, 2, MPI_INT, MPI_ANY_SOURCE, kStopTag, control_,
-                            &requests.back()));
+                            add_request(requests)));
   };
-  plan.completed = [this](const MPI_Status&, RequestList&) {
+  const auto completed = [this](const MPI_Status&, RequestList&) {
     fail(std::make_exception_ptr(StopRequested(stop_received_.rank, stop_received_.signal)));
   };
-  stop_receive_ = enqueue(std::move(plan), true);
+  stop_receive_ = submit_regardless({.name = fmt::format("stop message to rank {}", rank_),
+                                     .start = start,
+                                     .completed = completed,
+                                     .passive = true});
 }
 
-void ProgressThread::receive_always(const std::string& name, int source, int tag,
-                                    std::function<void()> arrived) {
+void ProgressThread::receive_always(const std::string& name, void* values, int count,
+                                    MPI_Datatype type, int source, int tag,
+                                    const std::function<void(int source)>& arrived) {
   ++standing_requests_;
-  OperationPlan plan;
-  plan.name = name;
-  plan.passive = true;
-  const auto post = [this, source, tag](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(nullptr, 0, MPI_INT, source, tag, control_, &requests.back()));
+  const auto post = [=, this](RequestList& requests) {
+    DELTAPIPE_MPI(MPI_Irecv(values, count, type, source, tag, control_, add_request(requests)));
   };
-  plan.start = post;
-  plan.completed = [post, arrived = std::move(arrived)](const MPI_Status&, RequestList& requests) {
-    arrived();
+  const auto completed = [=](const MPI_Status& status, RequestList& requests) {
+    arrived(status.MPI_SOURCE);
     post(requests);
   };
-  enqueue(std::move(plan), true);
+  submit_regardless({.name = name, .start = post, .completed = completed, .passive = true});
 }
 
 Ticket ProgressThread::send_empty(const std::string& name, int destination, int tag) {
-  OperationPlan plan;
-  plan.name = name;
-  plan.passive = true;
-  plan.start = [this, destination, tag](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Isend(nullptr, 0, MPI_INT, destination, tag, control_, &requests.back()));
+  const auto start = [=, this](RequestList& requests) {
+    DELTAPIPE_MPI(
+        MPI_Isend(nullptr, 0, MPI_INT, destination, tag, control_, add_request(requests)));
   };
-  return enqueue(std::move(plan), true);
+  return submit_regardless({.name = name, .start = start, .passive = true});
 }
 
 void ProgressThread::await_roll_call() {
-  receive_always(fmt::format("roll call to rank {}", rank_), 0, kRollCallTag,
-                 [this] { send_empty(fmt::format("answer of rank {}", rank_), 0, kPresentTag); });
+  const auto answer = [this](int) {
+    send_empty(fmt::format("answer of rank {}", rank_), 0, kPresentTag);
+  };
+  receive_always(fmt::format("roll call to rank {}", rank_), nullptr, 0, MPI_INT, 0, kRollCallTag,
+                 answer);
 }
 
 std::vector<int> ProgressThread::silent_ranks(nanoseconds limit) {
@@ -181,16 +175,14 @@ std::vector<int> ProgressThread::silent_ranks(nanoseconds limit) {
   if (rank_ > 0) return silent;
   std::vector<Ticket> answers;
   for (int peer = 1; peer < size_; ++peer) {
-    OperationPlan plan;
-    plan.name = fmt::format("roll call of rank {}", peer);
-    plan.passive = true;
-    plan.start = [this, peer](RequestList& requests) {
-      requests.push_back(MPI_REQUEST_NULL);
-      DELTAPIPE_MPI(MPI_Irecv(nullptr, 0, MPI_INT, peer, kPresentTag, control_, &requests.back()));
-      requests.push_back(MPI_REQUEST_NULL);
-      DELTAPIPE_MPI(MPI_Isend(nullptr, 0, MPI_INT, peer, kRollCallTag, control_, &requests.back()));
+    const auto start = [this, peer](RequestList& requests) {
+      DELTAPIPE_MPI(
+          MPI_Irecv(nullptr, 0, MPI_INT, peer, kPresentTag, control_, add_request(requests)));
+      DELTAPIPE_MPI(
+          MPI_Isend(nullptr, 0, MPI_INT, peer, kRollCallTag, control_, add_request(requests)));
     };
-    answers.push_back(enqueue(std::move(plan), true));
+    answers.push_back(submit_regardless(
+        {.name = fmt::format("roll call of rank {}", peer), .start = start, .passive = true}));
   }
   std::unique_lock lock(mutex_);
   ++waiters_;
@@ -233,25 +225,26 @@ void ProgressThread::tell_others_to_stop(int signal) noexcept {
     stop_sent_ = {rank_, signal};
     for (int peer = 0; peer < size_; ++peer) {
       if (peer == rank_) continue;
-      OperationPlan plan;
-      plan.name = fmt::format("stop message from rank {}", rank_);
-      plan.start = [this, peer](RequestList& requests) {
-        requests.push_back(MPI_REQUEST_NULL);
+      const auto start = [this, peer](RequestList& requests) {
         DELTAPIPE_MPI(
-            MPI_Isend(&stop_sent_, 2, MPI_INT, peer, kStopTag, control_, &requests.back()));
+            MPI_Isend(&stop_sent_, 2, MPI_INT, peer, kStopTag, control_, add_request(requests)));
       };
-      enqueue(std::move(plan), true);
+      submit_regardless({.name = fmt::format("stop message from rank {}", rank_), .start = start});
     }
   } catch (...) {
     // No memory for a message: the others notice at the next agreement or when it times out.
   }
 }
 
-Ticket ProgressThread::enqueue(OperationPlan plan, bool regardless) {
+Ticket ProgressThread::submit(OperationPlan plan) {
+  check();
+  return submit_regardless(std::move(plan));
+}
+
+Ticket ProgressThread::submit_regardless(OperationPlan plan) {
   auto operation = std::make_shared<Operation>(std::move(plan));
   {
     const std::lock_guard lock(mutex_);
-    if (failure_ && !regardless) std::rethrow_exception(failure_);
     operation->times.queued = Clock::now();
     operation->number = submitted_++;
     if (!operation->plan.passive) ++unfinished_;
@@ -261,33 +254,20 @@ Ticket ProgressThread::enqueue(OperationPlan plan, bool regardless) {
   return operation;
 }
 
-Ticket ProgressThread::submit(OperationPlan plan) {
-  return enqueue(std::move(plan), false);
-}
-Ticket ProgressThread::submit_regardless(OperationPlan plan) {
-  return enqueue(std::move(plan), true);
-}
-
 Ticket ProgressThread::isend(std::shared_ptr<const void> bytes, int count, int peer, int tag,
                              MPI_Comm comm) {
-  OperationPlan plan;
-  plan.name = fmt::format("send to rank {}", peer);
-  plan.start = [=](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Isend(bytes.get(), count, MPI_BYTE, peer, tag, comm, &requests.back()));
+  const auto start = [=](RequestList& requests) {
+    DELTAPIPE_MPI(MPI_Isend(bytes.get(), count, MPI_BYTE, peer, tag, comm, add_request(requests)));
   };
-  return submit(std::move(plan));
+  return submit({.name = fmt::format("send to rank {}", peer), .start = start});
 }
 
 Ticket ProgressThread::irecv(std::shared_ptr<void> bytes, int count, int peer, int tag,
                              MPI_Comm comm) {
-  OperationPlan plan;
-  plan.name = fmt::format("receive from rank {}", peer);
-  plan.start = [=](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Irecv(bytes.get(), count, MPI_BYTE, peer, tag, comm, &requests.back()));
+  const auto start = [=](RequestList& requests) {
+    DELTAPIPE_MPI(MPI_Irecv(bytes.get(), count, MPI_BYTE, peer, tag, comm, add_request(requests)));
   };
-  return submit(std::move(plan));
+  return submit({.name = fmt::format("receive from rank {}", peer), .start = start});
 }
 
 /// Waits and counts itself as a waiter, for which the progress thread polls more often.
@@ -396,13 +376,10 @@ void ProgressThread::drain() {
 std::unique_lock<std::mutex> ProgressThread::pause() {
   drain();
   if (size_ == 1) return lock_mpi();
-  OperationPlan plan;
-  plan.name = "barrier before a pause";
-  plan.start = [this](RequestList& requests) {
-    requests.push_back(MPI_REQUEST_NULL);
-    DELTAPIPE_MPI(MPI_Ibarrier(pauses_, &requests.back()));
+  const auto start = [this](RequestList& requests) {
+    DELTAPIPE_MPI(MPI_Ibarrier(pauses_, add_request(requests)));
   };
-  wait(submit(std::move(plan)));
+  wait(submit({.name = "barrier before a pause", .start = start}));
   return lock_mpi();
 }
 

@@ -75,6 +75,10 @@ struct WatchSettings {
 };
 
 using RequestList = std::vector<MPI_Request>;
+/// Appends a request for MPI to fill in.
+inline MPI_Request* add_request(RequestList& requests) {
+  return &requests.emplace_back(MPI_REQUEST_NULL);
+}
 
 /// An operation for the progress thread. The closures run on that thread. They own, by shared
 /// pointers, every buffer that MPI uses. They hold no Views: without threads, Kokkos does not count
@@ -83,7 +87,7 @@ struct OperationPlan {
   std::string name;                         ///< for error messages: the operation and its ranks
   std::function<void(RequestList&)> start;  ///< starts requests and appends them
   /// Called for every finished request; may append further requests. May be empty.
-  std::function<void(const MPI_Status&, RequestList&)> completed;
+  std::function<void(const MPI_Status&, RequestList&)> completed = nullptr;
   TimePoint not_before{};  ///< earliest start, for emulated links
   bool passive = false;    ///< a receive that was posted ahead: drain() does not wait for it
 };
@@ -116,11 +120,17 @@ class ProgressThread {
   /// Queues an operation. Operations without not_before start in the order of submission. Throws an
   /// earlier error of the progress thread, see check().
   Ticket submit(OperationPlan plan);
+  /// Does the same after an error.
+  Ticket submit_regardless(OperationPlan plan);
 
   /// Submit a send or a receive. `bytes` shares ownership of the memory, which MPI may use until
   /// the ticket is done, even after a wait for it was abandoned.
   Ticket isend(std::shared_ptr<const void> bytes, int count, int peer, int tag, MPI_Comm comm);
   Ticket irecv(std::shared_ptr<void> bytes, int count, int peer, int tag, MPI_Comm comm);
+  /// Receives into the same memory again and again while the thread runs, over control().
+  /// `arrived`, which owns the memory, is called on the thread with the message's source.
+  void receive_always(const std::string& name, void* values, int count, MPI_Datatype type,
+                      int source, int tag, const std::function<void(int source)>& arrived);
 
   /// Sleeps until the operation is done. Throws its error, or as check() does.
   void wait(const Ticket& ticket);
@@ -159,7 +169,6 @@ class ProgressThread {
   /// Completes a started collective even after an error or a stop, for the agreement on how to end.
   /// There is a time limit after an error or stop; then throws AgreementTimeout.
   void wait_regardless(const Ticket& ticket);
-  Ticket submit_regardless(OperationPlan plan);
 
   /// Returns the account of the compute thread, which waits for submitted operations. Only that
   /// thread may use it.
@@ -172,8 +181,6 @@ class ProgressThread {
   void set_wire(RankWire wire) { wire_ = std::move(wire); }
   const RankWire& wire() const { return wire_; }
 
-  /// Counts a receive that always stays posted and is therefore not urgent.
-  void add_standing_request() { ++standing_requests_; }
   /// True: nothing is lost when the process ends, so a signal ends it within a second, whatever the
   /// compute thread is doing. Must be the same on all ranks.
   void set_ends_at_once(bool ends);
@@ -213,8 +220,6 @@ class ProgressThread {
     bool failed = false;  ///< waits throw
   };
   Awaited awaited() const;
-  /// Receives empty messages from `source` while the thread runs.
-  void receive_always(const std::string& name, int source, int tag, std::function<void()> arrived);
   Ticket send_empty(const std::string& name, int destination, int tag);
   void tell_others_to_stop(int signal) noexcept;
   void await_roll_call();
@@ -230,7 +235,6 @@ class ProgressThread {
   void set_failure(std::exception_ptr error);  ///< requires the lock
   void leave();
   void do_cancels(const std::vector<Ticket>& cancels);
-  Ticket enqueue(OperationPlan plan, bool regardless);
   void post_stop_receive();
   template <class Done>
   void wait_until(std::unique_lock<std::mutex>& lock, const Done& done);

@@ -55,8 +55,9 @@ void RunWatch::await_signs() {
       kLongestSignInterval, std::chrono::duration_cast<nanoseconds>(std::chrono::duration<double>(
                                 settings_.timeout_seconds / kSignsPerTimeout)));
   const int rank = progress_.rank(), size = progress_.size();
-  progress_.receive_always(fmt::format("sign of life to rank {}", rank), (rank + size - 1) % size,
-                           kSignTag, [this] { last_sign_ = Clock::now(); });
+  progress_.receive_always(fmt::format("sign of life to rank {}", rank), nullptr, 0, MPI_INT,
+                           (rank + size - 1) % size, kSignTag,
+                           [this](int) { last_sign_ = Clock::now(); });
 }
 
 void RunWatch::look(TimePoint now) {
