@@ -26,7 +26,6 @@
 #include "comm/replicas/part_codec.hpp"
 #include "comm/replicas/part_errors.hpp"
 #include "comm/replicas/quantized_parts.hpp"
-#include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/replicas/replica_check.hpp"
 #include "comm/replicas/replica_sum.hpp"
 #include "comm/replicas/settings.hpp"

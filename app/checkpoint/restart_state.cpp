@@ -12,7 +12,7 @@
 
 #include "comm/boundary/end_name.hpp"
 #include "comm/pipeline/stage_plan.hpp"
-#include "comm/replicas/reduce_scatter_sum.hpp"
+#include "comm/replicas/replica_sum.hpp"
 #include "core/base/observe/interruption.hpp"
 #include "core/files/state_file.hpp"
 #include "models/partition.hpp"

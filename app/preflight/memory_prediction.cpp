@@ -18,7 +18,7 @@
 #include "app/output/save_model.hpp"
 #include "comm/pipeline/step_samples.hpp"
 #include "comm/pipeline/token_index.hpp"
-#include "comm/replicas/reduce_scatter_sum.hpp"
+#include "comm/replicas/replica_sum.hpp"
 #include "comm/transport/mpi_session.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/machine_memory.hpp"

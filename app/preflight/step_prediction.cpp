@@ -10,7 +10,7 @@
 #include "app/preflight/memory_prediction.hpp"
 #include "app/preflight/message_sizes.hpp"
 #include "app/preflight/planned_links.hpp"
-#include "comm/replicas/reduce_scatter_sum.hpp"
+#include "comm/replicas/replica_sum.hpp"
 #include "models/model.hpp"
 
 namespace deltapipe {

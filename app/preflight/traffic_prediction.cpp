@@ -9,7 +9,7 @@
 #include "app/preflight/step_prediction.hpp"
 #include "app/preflight/traffic_counter.hpp"
 #include "comm/pipeline/step_plan.hpp"
-#include "comm/replicas/reduce_scatter_sum.hpp"
+#include "comm/replicas/replica_sum.hpp"
 
 namespace deltapipe {
 

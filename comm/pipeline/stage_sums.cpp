@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "comm/replicas/reduce_scatter_sum.hpp"
 #include "core/kernels/add_values.hpp"
 
 namespace deltapipe {
@@ -49,12 +48,6 @@ std::vector<ReplicaSum*> present(std::vector<ReplicaSum*> sums) {
   return sums;
 }
 
-std::vector<std::size_t> sizes_of(const std::vector<SumBucket>& buckets) {
-  std::vector<std::size_t> sizes;
-  for (const SumBucket& bucket : buckets) sizes.push_back(bucket.values.extent(0));
-  return sizes;
-}
-
 }  // namespace
 
 StageSums::StageSums(const PipelineOptions& options, const PipelineShape& shape,
@@ -70,10 +63,10 @@ StageSums::StageSums(const PipelineOptions& options, const PipelineShape& shape,
       parameters_(stage.parameters()) {
   const auto make = [&](const std::vector<SumBucket>& buckets, const ReplicaSettings& settings,
                         int number, const char* what) {
-    return std::make_unique<ReduceScatterSum>(
+    return std::make_unique<ReplicaSum>(
         rank.progress,
-        ReduceScatterSum::Place{stage_, rank.grid.stage_comm(local), rank.links.to_replicas(),
-                                number * ReduceScatterSum::kTags, what},
+        ReplicaSum::Place{stage_, rank.grid.stage_comm(local), rank.links.to_replicas(),
+                          number * ReplicaSum::kTags, what},
         buckets, settings, options.pipeline.payload_memory());
   };
   if (shape.training) gradients_ = gradient_buckets(stage);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Sums over replicas: every codec's result against the formula of reduce_scatter_sum.hpp.
+// Sums over replicas: every codec's result against the formula of replica_sum.hpp.
+#include "comm/replicas/replica_sum.hpp"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -10,7 +12,6 @@
 #include <tuple>
 #include <utility>
 
-#include "comm/replicas/reduce_scatter_sum.hpp"
 #include "comm/transport/agree.hpp"
 #include "core/base/error.hpp"
 #include "mpi_test.hpp"
@@ -49,8 +50,8 @@ class Sums {
       buckets_.emplace_back("deltapipe::Test::bucket", sizes_[b]);
       order.push_back({static_cast<int>(b), buckets_[b]});
     }
-    sum_ = std::make_unique<ReduceScatterSum>(
-        progress, ReduceScatterSum::Place{0, comm, std::move(link)}, order, settings, memory);
+    sum_ = std::make_unique<ReplicaSum>(progress, ReplicaSum::Place{0, comm, std::move(link)},
+                                        order, settings, memory);
   }
 
   /// Waits for all ranks: the receives of one object must not match the sends of the next one.
@@ -82,14 +83,14 @@ class Sums {
     return sums;
   }
 
-  ReduceScatterSum& operator*() { return *sum_; }
-  ReduceScatterSum* operator->() { return sum_.get(); }
+  ReplicaSum& operator*() { return *sum_; }
+  ReplicaSum* operator->() { return sum_.get(); }
 
  private:
   ProgressThread& progress_;
   std::vector<std::size_t> sizes_;
   std::vector<Vector<float>> buckets_;
-  std::unique_ptr<ReduceScatterSum> sum_;
+  std::unique_ptr<ReplicaSum> sum_;
 };
 
 void check_same_on_all_ranks(ProgressThread& progress,
@@ -511,8 +512,8 @@ TEST_CASE("Memory of sums is that of messages, one part and errors", "[replicas]
 TEST_CASE("Every bucket of a step is summed once, in its turn", "[replicas]") {
   ProgressThread progress(MPI_COMM_SELF);
   const Vector<float> a("deltapipe::Test::a", 3), b("deltapipe::Test::b", 3);
-  const ReduceScatterSum::Place place{0, MPI_COMM_SELF, nullptr};
-  ReduceScatterSum sum(progress, place, {{7, a}, {2, b}});
+  const ReplicaSum::Place place{0, MPI_COMM_SELF, nullptr};
+  ReplicaSum sum(progress, place, {{7, a}, {2, b}});
   const ExecSpace exec;
   sum.start(exec, 7);
   CHECK_THROWS_AS(sum.start(exec, 7), InternalError);
