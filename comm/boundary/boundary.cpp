@@ -478,19 +478,6 @@ void BoundarySender::note_sent(const Crossing& crossing, std::size_t bytes) {
   controller_->sent(message);
 }
 
-void BoundarySender::append_hashes(const Crossing& crossing, const SendChannel::Buffer& buffer,
-                                   std::size_t bytes) const {
-  const bool counts = !is_spoiled(crossing);
-  if (in_device_memory()) {
-    std::uint8_t* const behind_payload = buffer.device_payload.data() + bytes;
-    counts ? memory_check_.append_on_device(instances_.codec, behind_payload)
-           : memory_check_.append_nothing_on_device(instances_.codec, behind_payload);
-  } else {
-    std::uint8_t* const behind_payload = buffer.payload.data() + bytes;
-    counts ? memory_check_.append(behind_payload) : memory_check_.append_nothing(behind_payload);
-  }
-}
-
 void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
                           const MatrixRef<float>& x_BTC) {
   const SendChannel::Buffer buffer = channel_.acquire();
@@ -512,9 +499,9 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
       Kokkos::deep_copy(instances_.copy, Kokkos::subview(buffer.payload, range),
                         Kokkos::subview(payload, range));
     }
-    memory_check_.hash(instances_.codec, records_);
+    memory_check_.hash(instances_.codec, records_, !is_spoiled(crossing));
     if (in_device_memory()) {
-      append_hashes(crossing, buffer, bytes);
+      memory_check_.append_on_device(instances_.codec, payload.data() + bytes);
       checksum_->queue(instances_.codec, payload, bytes + memory_check_.bytes());
     }
     wait_for_compute(exec);
@@ -527,7 +514,7 @@ void BoundarySender::send(const ExecSpace& exec, Crossing& crossing,
   if (in_device_memory())
     message.payload_checksum = checksum_->value();
   else
-    append_hashes(crossing, buffer, bytes);
+    memory_check_.append(buffer.payload.data() + bytes);
   channel_.send(buffer, message, bytes + memory_check_.bytes());
 }
 
@@ -603,13 +590,11 @@ void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
     codec(crossing).decode(instances_.codec, crossing, payload, bytes, records_,
                            activations(x_BTC));
     order_after(exec, instances_.codec);
-    memory_check_.hash(instances_.codec, records_);
+    memory_check_.hash(instances_.codec, records_, !is_spoiled(crossing));
     wait_for_message();
   }
-  if (!is_spoiled(crossing))
-    memory_check_.compare(
-        in_device_memory() ? sent_hashes_.data() : received.payload.data() + bytes, crossing,
-        received.header);
+  memory_check_.compare(in_device_memory() ? sent_hashes_.data() : received.payload.data() + bytes,
+                        crossing, received.header);
   channel_.release(received);
   release_records(crossing);
 }

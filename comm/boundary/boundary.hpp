@@ -230,10 +230,6 @@ class BoundarySender : public BoundaryEnd {
 
  private:
   void choose_step(const Crossing& crossing);
-  /// Appends hashes of memories to a payload. In host memory it copies those that hash() has left
-  /// there; in device memory it queues the copy on instances.codec.
-  void append_hashes(const Crossing& crossing, const SendChannel::Buffer& buffer,
-                     std::size_t bytes) const;
   /// Reports the size and the errors of an encoded message to the controller.
   void note_sent(const Crossing& crossing, std::size_t bytes);
 

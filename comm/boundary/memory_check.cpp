@@ -35,22 +35,24 @@ void MemoryCheck::choose(const Crossing& crossing, const MemoryRecords& records)
   }
 }
 
-void MemoryCheck::hash(const ExecSpace& exec, const MemoryRecords& records) {
+void MemoryCheck::hash(const ExecSpace& exec, const MemoryRecords& records, bool counts) {
   const std::size_t count = chosen_.size();
   if (count == 0) return;
   const auto range = Kokkos::make_pair(std::size_t{0}, count);
-  Kokkos::deep_copy(exec, Kokkos::subview(offset_B_, range), Kokkos::subview(offset_host_, range));
-  hash_ranges(exec, records.pool.data(), VectorRef<const std::uint64_t>(offset_B_.data(), count),
-              shared_bytes_, VectorRef<std::uint64_t>(hash_B_.data(), count));
-  Kokkos::deep_copy(exec, Kokkos::subview(hash_host_, range), Kokkos::subview(hash_B_, range));
+  const VectorRef<std::uint64_t> hashes(hash_B_.data(), count);
+  if (counts) {
+    Kokkos::deep_copy(exec, Kokkos::subview(offset_B_, range),
+                      Kokkos::subview(offset_host_, range));
+    hash_ranges(exec, records.pool.data(), VectorRef<const std::uint64_t>(offset_B_.data(), count),
+                shared_bytes_, hashes);
+  } else {
+    Kokkos::deep_copy(exec, hashes, kNoHash);
+  }
+  Kokkos::deep_copy(exec, Kokkos::subview(hash_host_, range), hashes);
 }
 
 void MemoryCheck::append(std::uint8_t* behind_payload) const {
   if (bytes() > 0) std::memcpy(behind_payload, hash_host_.data(), bytes());
-}
-
-void MemoryCheck::append_nothing(std::uint8_t* behind_payload) const {
-  std::memset(behind_payload, 0, bytes());
 }
 
 void MemoryCheck::append_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const {
@@ -60,18 +62,12 @@ void MemoryCheck::append_on_device(const ExecSpace& exec, std::uint8_t* behind_p
                     VectorRef<const std::uint8_t>(hashes, bytes()));
 }
 
-void MemoryCheck::append_nothing_on_device(const ExecSpace& exec,
-                                           std::uint8_t* behind_payload) const {
-  if (bytes() == 0) return;
-  Kokkos::deep_copy(exec, VectorRef<std::uint8_t>(behind_payload, bytes()), std::uint8_t{0});
-}
-
 void MemoryCheck::compare(const std::uint8_t* behind_payload, const Crossing& crossing,
                           const MessageHeader& header) const {
   for (std::size_t i = 0; i < chosen_.size(); ++i) {
     std::uint64_t sent = 0;
     std::memcpy(&sent, behind_payload + i * sizeof sent, sizeof sent);
-    if (sent == hash_host_(i) || sent == kNoHash) continue;
+    if (sent == hash_host_(i) || sent == kNoHash || hash_host_(i) == kNoHash) continue;
     const std::size_t b = chosen_[i];
     const bool is_row =
         crossing.kind == CrossingKind::tied_rows || crossing.kind == CrossingKind::tied_gradients;

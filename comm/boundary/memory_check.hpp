@@ -35,13 +35,11 @@ class MemoryCheck {
   /// Returns the number of bytes that follow this crossing's payload.
   std::size_t bytes() const { return sizeof(std::uint64_t) * chosen_.size(); }
 
-  /// Hashes the chosen samples' records on the device.
-  void hash(const ExecSpace& exec, const MemoryRecords& records);
+  /// Hashes the chosen samples' records on the device. If the crossing does not count, their hashes
+  /// are zeros, which neither end compares.
+  void hash(const ExecSpace& exec, const MemoryRecords& records, bool counts);
   void append(std::uint8_t* behind_payload) const;
-  /// Appends zeros for a crossing that does not count: the other end compares nothing.
-  void append_nothing(std::uint8_t* behind_payload) const;
   void append_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const;
-  void append_nothing_on_device(const ExecSpace& exec, std::uint8_t* behind_payload) const;
   /// Throws UserError that names the first sample that differs, its visit, boundary and both ranks.
   void compare(const std::uint8_t* behind_payload, const Crossing& crossing,
                const MessageHeader& header) const;
