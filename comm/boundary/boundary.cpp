@@ -98,10 +98,6 @@ CodecSizes sizes_of(const BoundaryEndPlan& plan) {
       .sizes;
 }
 
-RecordLayout record_of(const BoundaryEndPlan& plan) {
-  return sizes_of(plan).record;
-}
-
 /// Between two checkpoints a sample's record moves at most once: when it is visited, or when it is
 /// evicted from memory. While checkpoints cannot be written, all records may move.
 void add_spare_records(const BoundaryMemory& memory, CacheShape& shape) {
@@ -204,7 +200,7 @@ MemoryLedger boundary_end_memory(const BoundaryEndPlan& plan) {
 }
 
 CacheNeed cache_need(const BoundaryEndPlan& plan) {
-  const RecordLayout record = record_of(plan);
+  const RecordLayout record = sizes_of(plan).record;
   CacheNeed need;
   need.record_bytes = record.bytes(plan.side);
   if (need.record_bytes == 0 || plan.memory.samples == 0) return need;
@@ -219,7 +215,7 @@ CacheNeed cache_need(const BoundaryEndPlan& plan) {
 }
 
 void check_cache_budget(const BoundaryEndPlan& plan) {
-  const RecordLayout record = record_of(plan);
+  const RecordLayout record = sizes_of(plan).record;
   if (record.bytes(plan.side) == 0) return;
   CacheShape shape = cache_shape(plan, record);
   if (plan.memory.samples == 0) shape.samples = shape.max_samples_in_flight;
@@ -233,7 +229,7 @@ std::string spill_file_path(const BoundaryEndPlan& plan) {
 }
 
 std::uint64_t end_state_bytes(const BoundaryEndPlan& plan, bool copies_files) {
-  const RecordLayout record = record_of(plan);
+  const RecordLayout record = sizes_of(plan).record;
   if (record.bytes(plan.side) == 0 || plan.memory.samples == 0) return 0;
   return ActivationCache::state_bytes(cache_shape(plan, record), plan.memory.budget_bytes,
                                       copies_files);
@@ -272,7 +268,8 @@ BoundaryEnd::BoundaryEnd(ProgressThread& progress, const BoundaryEndPlan& plan,
   if (is_in_device_memory(plan))
     checksum_.emplace();
   else if (kSeparateMemory)
-    staging_ = DeviceBytes(uninitialized("deltapipe::Boundary::staging"), max_payload_bytes());
+    staging_ =
+        DeviceBytes(uninitialized("deltapipe::Boundary::staging"), codecs_.max_payload_bytes());
   if (plan.target.is_set() && plan.side == BoundarySide::sender && plan.codec.training) {
     controller_.emplace(plan.target, plan.codec.settings.rms_step);
     codecs_.training()->measure_errors(plan.target.error > 0);
@@ -414,18 +411,10 @@ MessageHeader BoundaryEnd::header(const Crossing& crossing) const {
   return header_of(crossing, codec(crossing).id(), codec(crossing).state_hash(crossing));
 }
 
-std::size_t BoundaryEnd::max_payload_bytes() const {
-  return codecs_.max_payload_bytes();
-}
-
-std::size_t BoundaryEnd::max_message_bytes() const {
-  return max_payload_bytes() + memory_check_.max_bytes();
-}
-
 ChannelOptions BoundaryEnd::channel_options(const BoundaryEndPlan& plan,
                                             const std::string& name) const {
   ChannelOptions options;
-  options.max_payload_bytes = max_message_bytes();
+  options.max_payload_bytes = codecs_.max_payload_bytes() + memory_check_.max_bytes();
   options.buffers = plan.buffers;
   options.name = name;
   options.payload_memory = plan.payload_memory;
@@ -451,7 +440,7 @@ BoundarySender::BoundarySender(ProgressThread& progress, MPI_Comm comm, int peer
       rms_step_(plan.codec.settings.rms_step) {}
 
 void BoundarySender::choose_step(const Crossing& crossing) {
-  if (controller_ && has_steps_of_training(crossing)) {
+  if (controller_ && codecs_.has_steps_of_training(crossing)) {
     rms_step_ = controller_->step();
     codec(crossing).set_rms_step(rms_step_);
   }
@@ -573,7 +562,8 @@ void BoundaryReceiver::receive(const ExecSpace& exec, Crossing& crossing,
   acquire_records(crossing);
   wait_for_compute(exec);  // later time is spent waiting for the message
   const ReceiveChannel::Received received = channel_.receive(header(crossing));
-  const std::size_t bytes = payload_length(received, memory_check_.bytes(), max_payload_bytes());
+  const std::size_t bytes =
+      payload_length(received, memory_check_.bytes(), codecs_.max_payload_bytes());
   const DeviceBytes payload = device_payload(received);
   {
     const ActivityScope activity(account_, Activity::codec);

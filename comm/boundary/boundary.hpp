@@ -158,9 +158,6 @@ class BoundaryEnd {
   /// Fills record_ids_. first_place is the first sample's place in its step.
   void find_records(std::span<const std::uint64_t> sample_ids, std::uint64_t first_place);
   Codec& codec(const Crossing& crossing) const { return codecs_.of(crossing); }
-  bool has_steps_of_training(const Crossing& crossing) const {
-    return codecs_.has_steps_of_training(crossing);
-  }
   bool remembers(const Crossing& crossing) const { return cache_ && crossing.training; }
   /// Pins the crossing's records into records_ and sets its visits.
   void acquire_records(Crossing& crossing);
@@ -175,8 +172,6 @@ class BoundaryEnd {
   /// Waits until the host or MPI may use the message's buffer, and the host the memories' hashes.
   void wait_for_message() const;
   MessageHeader header(const Crossing& crossing) const;
-  std::size_t max_payload_bytes() const;  ///< largest payload of the codecs
-  std::size_t max_message_bytes() const;  ///< largest payload, including hashes of memories
   ChannelOptions channel_options(const BoundaryEndPlan& plan, const std::string& name) const;
   /// True if MPI reads and writes payloads in device memory.
   bool in_device_memory() const { return checksum_.has_value(); }

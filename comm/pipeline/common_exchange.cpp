@@ -89,38 +89,36 @@ CommonExchange::CommonExchange(const CommonExchangePlan& plan, const ProcessGrid
 }
 
 Crossing& CommonExchange::crossing(const Crossing& step, CrossingKind kind, int boundary,
-                                   int rows) {
+                                   const MatrixRef<float>& x) {
   crossing_ = step;
   crossing_.kind = kind;
   crossing_.micro_batch = 0;
   crossing_.boundary = static_cast<std::uint32_t>(boundary);
   crossing_.sample_ids = {0};
-  crossing_.tokens = {rows};
+  crossing_.tokens = {x.extent_int(0)};
   return crossing_;
 }
 
 void CommonExchange::send_gradient(const ExecSpace& exec, const Crossing& step,
                                    const MatrixRef<float>& sum) {
-  send_gradient_->send(
-      exec, crossing(step, CrossingKind::common_gradients, stage_ - 1, sum.extent_int(0)), sum);
+  send_gradient_->send(exec, crossing(step, CrossingKind::common_gradients, stage_ - 1, sum), sum);
 }
 
 void CommonExchange::receive_gradient(const ExecSpace& exec, const Crossing& step,
                                       const MatrixRef<float>& sum) {
-  receive_gradient_->receive(
-      exec, crossing(step, CrossingKind::common_gradients, stage_, sum.extent_int(0)), sum);
+  receive_gradient_->receive(exec, crossing(step, CrossingKind::common_gradients, stage_, sum),
+                             sum);
 }
 
 void CommonExchange::send_values(const ExecSpace& exec, const Crossing& step,
                                  const MatrixRef<float>& values) {
-  send_values_->send(
-      exec, crossing(step, CrossingKind::common_values, stage_, values.extent_int(0)), values);
+  send_values_->send(exec, crossing(step, CrossingKind::common_values, stage_, values), values);
 }
 
 void CommonExchange::receive_values(const ExecSpace& exec, const Crossing& step,
                                     const MatrixRef<float>& values) {
-  receive_values_->receive(
-      exec, crossing(step, CrossingKind::common_values, stage_ - 1, values.extent_int(0)), values);
+  receive_values_->receive(exec, crossing(step, CrossingKind::common_values, stage_ - 1, values),
+                           values);
 }
 
 std::uint64_t CommonExchange::take_gradient_bytes() {

@@ -47,7 +47,8 @@ class CommonExchange {
 
  private:
   /// Fills in the crossing of a matrix; valid until the next call.
-  Crossing& crossing(const Crossing& step, CrossingKind kind, int boundary, int rows);
+  Crossing& crossing(const Crossing& step, CrossingKind kind, int boundary,
+                     const MatrixRef<float>& x);
 
   int stage_;
   std::uint64_t value_bytes_ = 0;

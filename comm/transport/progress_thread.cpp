@@ -127,17 +127,11 @@ ProgressThread::~ProgressThread() {
 }
 
 void ProgressThread::post_stop_receive() {
-  const auto start = [this](RequestList& requests) {
-    DELTAPIPE_MPI(MPI_Irecv(&stop_received_, 2, MPI_INT, MPI_ANY_SOURCE, kStopTag, control_,
-                            add_request(requests)));
-  };
-  const auto completed = [this](const MPI_Status&, RequestList&) {
+  const auto stop = [this](int) {
     fail(std::make_exception_ptr(StopRequested(stop_received_.rank, stop_received_.signal)));
   };
-  stop_receive_ = submit_regardless({.name = fmt::format("stop message to rank {}", rank_),
-                                     .start = start,
-                                     .completed = completed,
-                                     .passive = true});
+  receive_always(fmt::format("stop message to rank {}", rank_), &stop_received_, 2, MPI_INT,
+                 MPI_ANY_SOURCE, kStopTag, stop);
 }
 
 void ProgressThread::receive_always(const std::string& name, void* values, int count,
@@ -245,7 +239,6 @@ Ticket ProgressThread::submit_regardless(OperationPlan plan) {
   auto operation = std::make_shared<Operation>(std::move(plan));
   {
     const std::lock_guard lock(mutex_);
-    operation->times.queued = Clock::now();
     operation->number = submitted_++;
     if (!operation->plan.passive) ++unfinished_;
     queue_.push_back(operation);

@@ -97,7 +97,6 @@ class Operation;
 using Ticket = std::shared_ptr<Operation>;
 
 struct OperationTimes {
-  TimePoint queued;
   TimePoint started;
   TimePoint finished;
 };
@@ -127,8 +126,9 @@ class ProgressThread {
   /// the ticket is done, even after a wait for it was abandoned.
   Ticket isend(std::shared_ptr<const void> bytes, int count, int peer, int tag, MPI_Comm comm);
   Ticket irecv(std::shared_ptr<void> bytes, int count, int peer, int tag, MPI_Comm comm);
-  /// Receives into the same memory again and again while the thread runs, over control().
-  /// `arrived`, which owns the memory, is called on the thread with the message's source.
+  /// Receives into the same memory again and again while the thread runs, over control(). `arrived`
+  /// is called on the thread with the message's source. The memory belongs to it or outlives this
+  /// object.
   void receive_always(const std::string& name, void* values, int count, MPI_Datatype type,
                       int source, int tag, const std::function<void(int source)>& arrived);
 
@@ -277,14 +277,13 @@ class ProgressThread {
   std::priority_queue<Ticket, std::vector<Ticket>, Later> delayed_;
   std::unique_ptr<RequestSet> requests_;
   TimePoint last_event_{};
-  Ticket stop_receive_;
   struct StopMessage {
     int rank = 0;
     int signal = 0;
   };
   StopMessage stop_received_, stop_sent_;
   std::atomic<bool> told_others_{false};
-  std::atomic<std::size_t> standing_requests_{1};  ///< receives that are always posted
+  std::atomic<std::size_t> standing_requests_{0};  ///< receives that are always posted
 
   std::thread thread_;  ///< last member: starts when all others are ready
 };
