@@ -279,7 +279,8 @@ void Checkpoints::begin(std::uint64_t step, std::span<const StatePart> parts, Ru
   if (run_file != nullptr) history = run_file->snapshot();
   times_.set_checkpoint_bytes(content->bytes() + (history ? history->bytes() : 0));
   phase_ = Phase::writing;
-  job_ = std::make_unique<CheckpointJob>([this, directory = unfinished(), content, history,
+  job_ = std::make_unique<CheckpointJob>([this, directory = unfinished(), content,
+                                          history = std::move(history),
                                           rank = grid_.rank()](CheckpointJob& job) mutable {
     for (ActivationCache* const cache : caches_) cache->sync();
     make_unfinished(directory);

@@ -13,7 +13,7 @@
 
 #include "app/checkpoint/checkpoint_files.hpp"
 #include "app/checkpoint/spill_references.hpp"
-#include "app/output/run_file.hpp"
+#include "app/output/former_run_file.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"

@@ -14,6 +14,7 @@
 #include "app/checkpoint/restart_state.hpp"
 #include "app/deck/checks.hpp"
 #include "app/deck/deck.hpp"
+#include "app/output/former_run_file.hpp"
 #include "app/output/run_records.hpp"
 #include "app/output/save_model.hpp"
 #include "app/output/training_report.hpp"

@@ -15,7 +15,7 @@
 #include "app/checkpoint/restart.hpp"
 #include "app/checkpoint/restart_deck.hpp"
 #include "app/deck/deck.hpp"
-#include "app/output/run_file.hpp"
+#include "app/output/former_run_file.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <sstream>
 
+#include "comm/pipeline/step_record.hpp"
 #include "core/base/error.hpp"
 
 namespace deltapipe {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// An earlier run file that a run continues.
+// Run files that earlier starts left.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,29 @@
 #include <string>
 #include <vector>
 
-#include "app/output/run_file.hpp"
-#include "app/output/run_tables.hpp"
+#include "app/output/run_content.hpp"
 #include "core/files/hdf5.hpp"
 
 namespace deltapipe {
 
+/// Content of the run file that an earlier start of a run left.
+struct RunFileSummary {
+  bool is_finished = false;
+  std::string run_id;            ///< empty: not recorded
+  bool has_checkpoints = false;  ///< some were complete
+  std::string deck;              ///< as in RunAttributes; empty: not there
+  std::uint64_t steps = 0;       ///< rows of /steps
+  std::uint64_t evaluations = 0;
+  std::string slurm_job;  ///< of the last start
+};
+/// Returns nothing if the file is missing or cannot be read.
+std::optional<RunFileSummary> find_run_file(const std::string& path);
+
+/// The rows up to a step, plain or through the codecs. UserError if the file is damaged.
+std::vector<EvaluationLoss> losses_of_evaluations(const std::string& path, bool through_codec,
+                                                  std::uint64_t until_step);
+
+/// One that a run continues.
 class FormerFile {
  public:
   explicit FormerFile(const std::string& path);

@@ -4,19 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <ctime>
-#include <limits>
 #include <map>
-#include <optional>
 #include <span>
-#include <string>
-#include <utility>
 
 #include "app/output/former_run_file.hpp"
-#include "app/output/run_tables.hpp"
-#include "app/output/written_file.hpp"
 #include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 #include "core/files/hdf5.hpp"
@@ -26,28 +18,10 @@ namespace deltapipe {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int format_version = 2;
 /// A flush may cost this fraction of the time until the next, unless more rows wait than these.
 constexpr double flush_cost = 0.01;
 constexpr std::uint64_t kWaitingBytes = std::uint64_t{16} << 20;
-
-const char* name_of(RunStatus status) {
-  switch (status) {
-    case RunStatus::running:
-      return "running";
-    case RunStatus::finished:
-      return "finished";
-    case RunStatus::failed:
-      return "failed";
-    case RunStatus::interrupted:
-      return "interrupted";
-    case RunStatus::stopped:
-      return "stopped";
-  }
-  throw InternalError("unknown run status");
-}
 
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
@@ -60,7 +34,7 @@ std::string utc_now() {
 
 /// A run file without rows: its bytes.
 std::vector<std::byte> empty_file(const std::string& path, const RunAttributes& attributes,
-                                  Rows& rows) {
+                                  const Rows& rows) {
   hdf5::File file = hdf5::File::create_in_memory(path);
   file.write_attribute("format_version", format_version);
   file.write_attribute("deltapipe_version", attributes.deltapipe_version);
@@ -84,7 +58,7 @@ std::vector<std::byte> empty_file(const std::string& path, const RunAttributes& 
   file.write_attribute("threads_per_rank", attributes.threads_per_rank);
   file.write_attribute("mpi", attributes.mpi);
   file.write_attribute("started", utc_now());
-  file.write_attribute("status", name_of(RunStatus::running));
+  file.write_attribute("status", kRunStatusNames[static_cast<std::size_t>(RunStatus::running)]);
   rows.steps.create(file);
   rows.evaluations.create(file);
   return file.image();
@@ -100,269 +74,6 @@ TableWidths widths_of(const RunLayout& layout, const FormerFile* former) {
       std::max(widths.ranks.entries, former == nullptr ? 0 : former->rank_columns());
   return widths;
 }
-
-double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
-
-struct RunFileSnapshot::State {
-  WrittenFilePtr base;
-  Rows rows;
-};
-
-std::uint64_t RunFileSnapshot::bytes() const {
-  return state_->base->bytes() + state_->rows.bytes();
-}
-
-void RunFileSnapshot::write(const std::string& path) const {
-  write_changed_copy(*state_->base, path, state_->rows.room(),
-                     [&](hdf5::File& file) { state_->rows.store(file); });
-}
-
-class RunFile::State {
- public:
-  State(const std::string& path, const RunAttributes& attributes, const FormerFile* former,
-        Warn warn, std::chrono::duration<double> flush_interval)
-      : path_(path),
-        warn_(std::move(warn)),
-        flush_interval_(flush_interval),
-        rows_(widths_of(attributes.layout, former), attributes) {}
-
-  void create(const RunAttributes& attributes) {
-    begin(attributes, 0, [](hdf5::File&) {});
-  }
-
-  void go_on(const FormerFile& former, const RunFileContinuation& continuation,
-             const RunAttributes& attributes) {
-    const std::uint64_t step = continuation.checkpoint.step;
-    former.expect_steps(step);
-    const std::string kokkos = former.kokkos();
-    if (warn_ && !kokkos.empty() && kokkos != attributes.kokkos)
-      warn_(
-          fmt::format("the run so far was computed with {}, it continues with {}: results may "
-                      "differ by rounding from those of a run without a break",
-                      printable(kokkos), attributes.kokkos));
-    const std::uint64_t evaluations = former.evaluations_until(step);
-    take_lists(former, continuation);
-    rows_.restarts.add(
-        {step, seconds_since_1970(), attributes.source_revision, continuation.changes});
-    begin(attributes, std::max(step, evaluations), [&](hdf5::File& file) {
-      rows_.steps.load(file, former.steps(), step);
-      rows_.evaluations.load(file, former.evaluations(), evaluations);
-      file.write_attribute("started", former.started());
-    });
-  }
-
-  template <typename Record>
-  void append(const Record& record) {
-    DELTAPIPE_ASSERT(!closed_, path_);
-    if constexpr (std::is_same_v<Record, StepRecord>) {
-      rows_.steps.add(record);
-    } else if constexpr (std::is_same_v<Record, CheckpointRecord>) {
-      rows_.checkpoints.add(record);
-    } else {
-      rows_.evaluations.add(record);
-    }
-    const bool is_full = !warned_ && rows_.bytes() >= kWaitingBytes;
-    if (is_full || Clock::now() >= next_flush_) flush();
-  }
-
-  void write_best(const EvaluationLoss& best) { rows_.best = best; }
-  const std::optional<EvaluationLoss>& best() const { return rows_.best; }
-
-  void write_memory(const std::vector<RankMemoryRecord>& ranks) { memory_ = ranks; }
-
-  void flush() {
-    try {
-      replace_file();
-      warned_ = false;
-    } catch (const UserError& error) {
-      if (!std::exchange(warned_, true) && warn_)
-        warn_(std::string(error.what()) +
-              "; the run continues, what run.h5 lacks is kept in memory and written later");
-    }
-  }
-
-  RunFileSnapshot snapshot() {
-    return RunFileSnapshot(
-        std::make_shared<RunFileSnapshot::State>(RunFileSnapshot::State{base_, rows_}));
-  }
-
-  bool is_closed() const { return closed_; }
-
-  void close(RunStatus status, const std::string& reason) {
-    end_ = End{status, reason, utc_now()};
-    replace_file();
-    closed_ = true;
-  }
-
- private:
-  struct End {
-    RunStatus status;
-    std::string reason, time;
-  };
-
-  template <typename Load>
-  void begin(const RunAttributes& attributes, std::uint64_t others, const Load& load) {
-    const std::vector<std::byte> empty = empty_file(path_, attributes, rows_);
-    AtomicFile file(path_);
-    file.reserve(empty.size() + rows_.room(others));
-    file.append(empty);
-    base_ = write_file(path_, file, [&](hdf5::File& opened) {
-      load(opened);
-      store(opened);
-    });
-    rows_.clear();
-    next_flush_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(flush_interval_);
-  }
-
-  void store(hdf5::File& file) {
-    rows_.store(file);
-    if (!memory_.empty()) store_memory(file);
-    if (!end_) return;
-    file.write_attribute("status", name_of(end_->status));
-    if (end_->status == RunStatus::finished) file.write_attribute("finished", 1);
-    if (!end_->reason.empty()) file.write_attribute("reason", end_->reason);
-    file.write_attribute("stopped", end_->time);
-  }
-
-  void store_memory(hdf5::File& file) const {
-    hdf5::Group group = file.create_group("memory");
-    const auto write = [&](const std::string& name, const char* description, const auto& bytes_of) {
-      std::vector<std::uint64_t> bytes;
-      for (const RankMemoryRecord& rank : memory_) bytes.push_back(bytes_of(rank));
-      hdf5::Dataset dataset =
-          group.create_dataset(name, hdf5::element_type_of<std::uint64_t>(), {0},
-                               {.chunk = {std::max<std::uint64_t>(1, bytes.size())}});
-      dataset.write_attribute("unit", "B");
-      dataset.write_attribute("description", description);
-      dataset.append(std::span<const std::uint64_t>(bytes));
-    };
-    using R = RankMemoryRecord;
-    write("peak", "highest resident memory of each rank", [](const R& r) { return r.peak; });
-    write("predicted", "predicted peak of each rank's host memory",
-          [](const R& r) { return r.predicted_host; });
-    write("predicted_device", "predicted memory of each rank on its device",
-          [](const R& r) { return r.predicted_device; });
-    write("process", "of the prediction: program, libraries, tokenizer and data",
-          [](const R& r) { return r.process; });
-    for (std::size_t use = 0; use < memory_.front().uses.size(); ++use)
-      write(memory_.front().uses[use].first, "of the prediction: bytes of this use",
-            [use](const R& r) { return r.uses[use].second; });
-  }
-
-  void replace_file() {
-    const Clock::time_point begin = Clock::now();
-    // Set first: after a failure (full disk) the next attempt waits as well.
-    next_flush_ = begin + std::chrono::duration_cast<Clock::duration>(flush_interval_);
-    base_ = write_changed_copy(*base_, path_, rows_.room() + room_of_memory(),
-                               [&](hdf5::File& file) { store(file); });
-    rows_.clear();
-    memory_.clear();
-    const Clock::time_point end = Clock::now();
-    const std::chrono::duration<double> pause = (end - begin) / flush_cost;
-    next_flush_ =
-        end + std::chrono::duration_cast<Clock::duration>(std::max(flush_interval_, pause));
-  }
-
-  std::uint64_t room_of_memory() const {
-    constexpr std::uint64_t kRoomOfUse = std::uint64_t{16} << 10;
-    return memory_.empty() ? 0
-                           : (4 + memory_.front().uses.size()) *
-                                 (kRoomOfUse + memory_.size() * sizeof(std::uint64_t));
-  }
-
-  /// Rows after the checkpoint are in the newer file only; rows before it may be
-  /// in the checkpoint's only, if a kill came before the newer one was flushed.
-  void take_lists(const FormerFile& history, const RunFileContinuation& continuation) {
-    std::optional<FormerFile> last;
-    try {
-      last.emplace(continuation.last);
-      if (last->run_id() != history.run_id()) last.reset();
-      if (last) rows_.best = last->best();
-    } catch (const UserError&) {
-      last.reset();
-    }
-    std::map<double, RestartRecord> restarts;               // by time
-    std::map<std::uint64_t, CheckpointRecord> checkpoints;  // by step
-    const auto take = [&](const FormerFile& file) {
-      for (const RestartRecord& record : file.restarts()) restarts.emplace(record.time, record);
-      for (const CheckpointRecord& record :
-           file.checkpoints_until(continuation.checkpoint.step - 1))
-        checkpoints.emplace(record.step, record);
-    };
-    if (last) take(*last);
-    take(history);
-    for (const auto& [time, record] : restarts) rows_.restarts.add(record);
-    for (const auto& [step, record] : checkpoints) rows_.checkpoints.add(record);
-    rows_.checkpoints.add(continuation.checkpoint);
-    if (!rows_.best) rows_.best = history.best();
-  }
-
-  std::string path_;
-  Warn warn_;
-  std::chrono::duration<double> flush_interval_;
-  Rows rows_;
-  std::optional<End> end_;
-  std::vector<RankMemoryRecord> memory_;  ///< until it is in the file
-  WrittenFilePtr base_;
-  Clock::time_point next_flush_{};
-  bool closed_ = false;
-  bool warned_ = false;
-};
-
-RunFile::RunFile(const std::string& path, const RunAttributes& attributes, Warn warn,
-                 std::chrono::duration<double> flush_interval)
-    : state_(std::make_unique<State>(path, attributes, nullptr, std::move(warn), flush_interval)) {
-  state_->create(attributes);
-}
-
-RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
-                 const RunFileContinuation& continuation, Warn warn,
-                 std::chrono::duration<double> flush_interval) {
-  const FormerFile history(continuation.history);
-  state_ = std::make_unique<State>(path, attributes, &history, std::move(warn), flush_interval);
-  state_->go_on(history, continuation, attributes);
-}
-
-RunFile::RunFile(RunFile&&) noexcept = default;
-
-RunFile::~RunFile() {
-  if (state_ == nullptr || state_->is_closed()) return;
-  try {
-    state_->close(RunStatus::failed, "");
-  } catch (const std::exception&) {
-    // A destructor cannot report; the file on disk is the one of the last flush.
-  }
-}
-
-void RunFile::append(const StepRecord& record) {
-  state_->append(record);
-}
-
-void RunFile::append(const EvaluationRecord& record) {
-  state_->append(record);
-}
-
-void RunFile::append(const CheckpointRecord& record) {
-  state_->append(record);
-}
-
-void RunFile::write_best(const EvaluationLoss& best) {
-  state_->write_best(best);
-}
-
-std::optional<EvaluationLoss> RunFile::best() const {
-  return state_->best();
-}
-
-RunFileSnapshot RunFile::snapshot() {
-  return state_->snapshot();
-}
-
-namespace {
 
 /// Rows of all tables that a run may have, with one step.
 Rows rows_with_a_step(const RunLayout& layout) {
@@ -381,6 +92,10 @@ Rows rows_with_a_step(const RunLayout& layout) {
   return rows;
 }
 
+double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace
 
 std::uint64_t RunFile::memory_bytes(const RunLayout& layout, std::uint64_t steps) {
@@ -389,26 +104,199 @@ std::uint64_t RunFile::memory_bytes(const RunLayout& layout, std::uint64_t steps
   // As many rows as the fastest runs have between two flushes; a vector may own twice its
   // elements, and a checkpoint copies them.
   constexpr std::uint64_t kMostRows = 1024, kCopies = 3;
-  Rows rows = rows_with_a_step(layout);
+  const Rows rows = rows_with_a_step(layout);
   return kLibrary + kCopies * std::min(kWaitingBytes, std::min(steps, kMostRows) * rows.bytes());
 }
 
 std::uint64_t RunFile::disk_bytes(const RunLayout& layout, std::uint64_t steps) {
-  Rows rows = rows_with_a_step(layout);
+  const Rows rows = rows_with_a_step(layout);
   constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;  // no disk has more
   return 2 * (rows.room() + std::min(steps, kMostSteps) * rows.bytes());
 }
 
-void RunFile::write_memory(const std::vector<RankMemoryRecord>& ranks) {
-  state_->write_memory(ranks);
+void RunFileSnapshot::write(const std::string& path) const {
+  write_changed_copy(*base_, path, rows_.room(), [&](hdf5::File& file) { rows_.store(file); });
+}
+
+RunFile::RunFile(const std::string& path, const RunAttributes& attributes, Warn warn,
+                 Clock::duration flush_interval)
+    : path_(path),
+      warn_(std::move(warn)),
+      flush_interval_(flush_interval),
+      rows_(widths_of(attributes.layout, nullptr), attributes) {
+  begin(attributes, 0, [](hdf5::File&) {});
+}
+
+RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
+                 const RunFileContinuation& continuation, Warn warn, Clock::duration flush_interval)
+    : RunFile(path, attributes, FormerFile(continuation.history), continuation, std::move(warn),
+              flush_interval) {}
+
+RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
+                 const FormerFile& history, const RunFileContinuation& continuation, Warn warn,
+                 Clock::duration flush_interval)
+    : path_(path),
+      warn_(std::move(warn)),
+      flush_interval_(flush_interval),
+      rows_(widths_of(attributes.layout, &history), attributes) {
+  const std::uint64_t step = continuation.checkpoint.step;
+  history.expect_steps(step);
+  const std::string kokkos = history.kokkos();
+  if (warn_ && !kokkos.empty() && kokkos != attributes.kokkos)
+    warn_(
+        fmt::format("the run so far was computed with {}, it continues with {}: results may "
+                    "differ by rounding from those of a run without a break",
+                    printable(kokkos), attributes.kokkos));
+  const std::uint64_t evaluations = history.evaluations_until(step);
+  take_lists(history, continuation);
+  rows_.restarts.add(
+      {step, seconds_since_1970(), attributes.source_revision, continuation.changes});
+  begin(attributes, std::max(step, evaluations), [&](hdf5::File& file) {
+    rows_.steps.load(file, history.steps(), step);
+    rows_.evaluations.load(file, history.evaluations(), evaluations);
+    file.write_attribute("started", history.started());
+  });
+}
+
+RunFile::~RunFile() {
+  if (closed_) return;
+  try {
+    close(RunStatus::failed);
+  } catch (const std::exception&) {
+    // A destructor cannot report; the file on disk is the one of the last flush.
+  }
+}
+
+void RunFile::begin(const RunAttributes& attributes, std::uint64_t others,
+                    const ChangeOfFile& load) {
+  const std::vector<std::byte> empty = empty_file(path_, attributes, rows_);
+  AtomicFile file(path_);
+  file.reserve(empty.size() + rows_.room(others));
+  file.append(empty);
+  base_ = write_file(path_, file, [&](hdf5::File& opened) {
+    load(opened);
+    store(opened);
+  });
+  rows_.clear();
+  next_flush_ = Clock::now() + flush_interval_;
+}
+
+/// Rows after the checkpoint are in the newer file only; rows before it may be
+/// in the checkpoint's only, if a kill came before the newer one was flushed.
+void RunFile::take_lists(const FormerFile& history, const RunFileContinuation& continuation) {
+  std::optional<FormerFile> last;
+  try {
+    last.emplace(continuation.last);
+    if (last->run_id() != history.run_id()) last.reset();
+    if (last) rows_.best = last->best();
+  } catch (const UserError&) {
+    last.reset();
+  }
+  std::map<double, RestartRecord> restarts;               // by time
+  std::map<std::uint64_t, CheckpointRecord> checkpoints;  // by step
+  const auto take = [&](const FormerFile& file) {
+    for (const RestartRecord& record : file.restarts()) restarts.emplace(record.time, record);
+    for (const CheckpointRecord& record : file.checkpoints_until(continuation.checkpoint.step - 1))
+      checkpoints.emplace(record.step, record);
+  };
+  if (last) take(*last);
+  take(history);
+  for (const auto& [time, record] : restarts) rows_.restarts.add(record);
+  for (const auto& [step, record] : checkpoints) rows_.checkpoints.add(record);
+  rows_.checkpoints.add(continuation.checkpoint);
+  if (!rows_.best) rows_.best = history.best();
+}
+
+template <typename Record>
+void RunFile::append_to(Table<Record>& table, const Record& record) {
+  DELTAPIPE_ASSERT(!closed_, path_);
+  table.add(record);
+  const bool is_full = !warned_ && rows_.bytes() >= kWaitingBytes;
+  if (is_full || Clock::now() >= next_flush_) flush();
+}
+
+void RunFile::append(const StepRecord& record) {
+  append_to(rows_.steps, record);
+}
+
+void RunFile::append(const EvaluationRecord& record) {
+  append_to(rows_.evaluations, record);
+}
+
+void RunFile::append(const CheckpointRecord& record) {
+  append_to(rows_.checkpoints, record);
 }
 
 void RunFile::flush() {
-  state_->flush();
+  try {
+    replace_file();
+    warned_ = false;
+  } catch (const UserError& error) {
+    if (!std::exchange(warned_, true) && warn_)
+      warn_(std::string(error.what()) +
+            "; the run continues, what run.h5 lacks is kept in memory and written later");
+  }
 }
 
 void RunFile::close(RunStatus status, const std::string& reason) {
-  state_->close(status, reason);
+  end_ = End{status, reason, utc_now()};
+  replace_file();
+  closed_ = true;
+}
+
+void RunFile::replace_file() {
+  const TimePoint begin = Clock::now();
+  // Set first: after a failure (full disk) the next attempt waits as well.
+  next_flush_ = begin + flush_interval_;
+  base_ = write_changed_copy(*base_, path_, rows_.room() + room_of_memory(),
+                             [&](hdf5::File& file) { store(file); });
+  rows_.clear();
+  memory_.clear();
+  const TimePoint end = Clock::now();
+  const auto pause = std::chrono::duration_cast<Clock::duration>((end - begin) / flush_cost);
+  next_flush_ = end + std::max(flush_interval_, pause);
+}
+
+void RunFile::store(hdf5::File& file) const {
+  rows_.store(file);
+  if (!memory_.empty()) store_memory(file);
+  if (!end_) return;
+  file.write_attribute("status", kRunStatusNames[static_cast<std::size_t>(end_->status)]);
+  if (end_->status == RunStatus::finished) file.write_attribute("finished", 1);
+  if (!end_->reason.empty()) file.write_attribute("reason", end_->reason);
+  file.write_attribute("stopped", end_->time);
+}
+
+void RunFile::store_memory(hdf5::File& file) const {
+  hdf5::Group group = file.create_group("memory");
+  const auto write = [&](const std::string& name, const char* description, const auto& bytes_of) {
+    std::vector<std::uint64_t> bytes;
+    for (const RankMemoryRecord& rank : memory_) bytes.push_back(bytes_of(rank));
+    hdf5::Dataset dataset =
+        group.create_dataset(name, hdf5::element_type_of<std::uint64_t>(), {0},
+                             {.chunk = {std::max<std::uint64_t>(1, bytes.size())}});
+    dataset.write_attribute("unit", "B");
+    dataset.write_attribute("description", description);
+    dataset.append(std::span<const std::uint64_t>(bytes));
+  };
+  using R = RankMemoryRecord;
+  write("peak", "highest resident memory of each rank", [](const R& r) { return r.peak; });
+  write("predicted", "predicted peak of each rank's host memory",
+        [](const R& r) { return r.predicted_host; });
+  write("predicted_device", "predicted memory of each rank on its device",
+        [](const R& r) { return r.predicted_device; });
+  write("process", "of the prediction: program, libraries, tokenizer and data",
+        [](const R& r) { return r.process; });
+  for (std::size_t use = 0; use < memory_.front().uses.size(); ++use)
+    write(memory_.front().uses[use].first, "of the prediction: bytes of this use",
+          [use](const R& r) { return r.uses[use].second; });
+}
+
+std::uint64_t RunFile::room_of_memory() const {
+  constexpr std::uint64_t kRoomOfUse = std::uint64_t{16} << 10;
+  return memory_.empty() ? 0
+                         : (4 + memory_.front().uses.size()) *
+                               (kRoomOfUse + memory_.size() * sizeof(std::uint64_t));
 }
 
 }  // namespace deltapipe

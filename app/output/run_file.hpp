@@ -4,94 +4,22 @@
 // intervals a copy of the file gets them and replaces it. Memory does not grow with the file.
 #pragma once
 
-#include <array>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "app/training/evaluation_record.hpp"
-#include "comm/pipeline/step_record.hpp"
+#include "app/output/run_content.hpp"
+#include "app/output/run_tables.hpp"
+#include "app/output/written_file.hpp"
+#include "core/base/observe/trace.hpp"
 
 namespace deltapipe {
 
-struct RunLayout {
-  int stages = 1;
-  int replicas = 1;
-  int stages_per_rank = 1;
-  int boundaries() const { return stages - 1; }
-  /// Ranks of a pipeline.
-  int ranks() const { return stages / stages_per_rank; }
-};
-
-/// Root attributes of run.h5.
-struct RunAttributes {
-  RunLayout layout;
-  std::vector<int> partition;  ///< blocks per stage
-  std::uint64_t parameters = 0;
-  std::uint64_t trained_parameters = 0;  ///< of them, not frozen
-  std::string deltapipe_version;
-  std::string source_revision;
-  std::string deck;                           ///< the effective deck, TOML
-  std::string kokkos;                         ///< Kokkos' configuration
-  const Task* task = &language_model_task();  ///< whose metrics evaluations have as columns
-  bool evaluates_codec = false;    ///< evaluations have columns for what went through the codecs
-  bool compares_answers = false;   ///< evaluations have columns for exact match
-  std::string run_id;              ///< the same after restarts
-  std::string command;             ///< as it was typed
-  std::string slurm_job;           ///< of this start; empty: none
-  std::vector<std::string> hosts;  ///< of each rank
-  int threads_per_rank = 1;
-  std::string mpi;  ///< the library's version
-};
-
-/// The loss of an evaluation after some step.
-struct EvaluationLoss {
-  std::uint64_t step = 0;
-  double loss = 0;  ///< NaN: not evaluated so
-};
-
-/// Memory of one rank, bytes.
-struct RankMemoryRecord {
-  std::uint64_t peak = 0;              ///< host memory, as the system counts it; 0: unknown
-  std::uint64_t predicted_host = 0;    ///< as `check` predicts
-  std::uint64_t predicted_device = 0;  ///< 0 where kernels run on the host
-  std::uint64_t process = 0;           ///< of predicted_host: program, libraries, data
-  std::vector<std::pair<std::string, std::uint64_t>> uses;  ///< of the rest: for what
-};
-
-/// A checkpoint that is complete.
-struct CheckpointRecord {
-  std::uint64_t step = 0;
-  double blocked_seconds = 0;  ///< training waited, the rank that waited longest
-  double seconds = 0;          ///< from the step's end until the last rank's state was on the disk
-  std::uint64_t bytes = 0;     ///< of all ranks
-};
-
-enum class RunStatus { running, finished, failed, interrupted, stopped };
-
-/// Content of the run file that an earlier start of a run left.
-struct RunFileSummary {
-  bool is_finished = false;
-  std::string run_id;            ///< empty: not recorded
-  bool has_checkpoints = false;  ///< some were complete
-  std::string deck;              ///< as in RunAttributes; empty: not there
-  std::uint64_t steps = 0;       ///< rows of /steps
-  std::uint64_t evaluations = 0;
-  std::string slurm_job;  ///< of the last start
-};
-/// Returns nothing if the file is missing or cannot be read.
-std::optional<RunFileSummary> find_run_file(const std::string& path);
-
-/// The rows up to a step, plain or through the codecs. UserError if the file is damaged.
-std::vector<EvaluationLoss> losses_of_evaluations(const std::string& path, bool through_codec,
-                                                  std::uint64_t until_step);
+class FormerFile;
 
 /// Point from which a run file continues.
 struct RunFileContinuation {
@@ -109,16 +37,17 @@ struct RunFileContinuation {
 /// A run file as it is now, for a checkpoint. Any thread may write it while the run continues.
 class RunFileSnapshot {
  public:
+  RunFileSnapshot(WrittenFilePtr base, Rows rows)
+      : base_(std::move(base)), rows_(std::move(rows)) {}
+
   /// About the size of the file.
-  std::uint64_t bytes() const;
+  std::uint64_t bytes() const { return base_->bytes() + rows_.bytes(); }
   /// Replaces `path` atomically.
   void write(const std::string& path) const;
 
  private:
-  friend class RunFile;
-  struct State;
-  explicit RunFileSnapshot(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  std::shared_ptr<State> state_;
+  WrittenFilePtr base_;
+  Rows rows_;
 };
 
 /// Not thread-safe. append() may flush; a flush is at most every flush_interval and at
@@ -139,29 +68,29 @@ class RunFile {
 
   /// Writes the first (empty) file, so that an unwritable place shows before training: UserError.
   RunFile(const std::string& path, const RunAttributes& attributes, Warn warn = {},
-          std::chrono::duration<double> flush_interval = std::chrono::seconds(5));
+          Clock::duration flush_interval = std::chrono::seconds(5));
   /// A file that continues the rows of an earlier one, and notes the restart. Of another layout,
   /// columns are as wide as the widest layout; what a row lacks is 0, of errors NaN. UserError when
   /// the history is damaged, has gaps or has no row of the step.
   RunFile(const std::string& path, const RunAttributes& attributes,
           const RunFileContinuation& continuation, Warn warn = {},
-          std::chrono::duration<double> flush_interval = std::chrono::seconds(5));
+          Clock::duration flush_interval = std::chrono::seconds(5));
   /// Marks the run failed unless close() came before; ignores failures.
   ~RunFile();
-  RunFile(RunFile&&) noexcept;
-  RunFile& operator=(RunFile&&) = delete;
+  RunFile(const RunFile&) = delete;
+  RunFile& operator=(const RunFile&) = delete;
 
   void append(const StepRecord& record);
   void append(const EvaluationRecord& record);
   void append(const CheckpointRecord& record);
   /// Attributes best_step and best_loss, in the file when it is flushed.
-  void write_best(const EvaluationLoss& best);
+  void write_best(const EvaluationLoss& best) { rows_.best = best; }
   /// As written, also by an earlier start; empty: not yet.
-  std::optional<EvaluationLoss> best() const;
+  const std::optional<EvaluationLoss>& best() const { return rows_.best; }
   /// With everything appended.
-  RunFileSnapshot snapshot();
+  RunFileSnapshot snapshot() const { return {base_, rows_}; }
   /// One entry per rank, once, before close().
-  void write_memory(const std::vector<RankMemoryRecord>& ranks);
+  void write_memory(const std::vector<RankMemoryRecord>& ranks) { memory_ = ranks; }
   /// The file on disk now holds everything appended, unless that fails, as above.
   void flush();
   /// The last flush, with the run's status and, where there is more to say, the reason of its end.
@@ -170,8 +99,33 @@ class RunFile {
   void close(RunStatus status = RunStatus::finished, const std::string& reason = {});
 
  private:
-  class State;
-  std::unique_ptr<State> state_;
+  struct End {
+    RunStatus status;
+    std::string reason, time;
+  };
+
+  RunFile(const std::string& path, const RunAttributes& attributes, const FormerFile& history,
+          const RunFileContinuation& continuation, Warn warn, Clock::duration flush_interval);
+
+  template <typename Record>
+  void append_to(Table<Record>& table, const Record& record);
+  void begin(const RunAttributes& attributes, std::uint64_t others, const ChangeOfFile& load);
+  void take_lists(const FormerFile& history, const RunFileContinuation& continuation);
+  void store(hdf5::File& file) const;
+  void store_memory(hdf5::File& file) const;
+  std::uint64_t room_of_memory() const;
+  void replace_file();
+
+  std::string path_;
+  Warn warn_;
+  Clock::duration flush_interval_;
+  Rows rows_;
+  std::optional<End> end_;
+  std::vector<RankMemoryRecord> memory_;  ///< until it is in the file
+  WrittenFilePtr base_;
+  TimePoint next_flush_{};
+  bool closed_ = false;
+  bool warned_ = false;
 };
 
 }  // namespace deltapipe

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "app/deck/settings.hpp"
-#include "app/output/run_file.hpp"
+#include "app/output/run_content.hpp"
 #include "app/preflight/memory_prediction.hpp"
 #include "app/session/session.hpp"
 #include "comm/transport/process_grid.hpp"

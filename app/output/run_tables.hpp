@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "app/output/run_columns.hpp"
-#include "app/output/run_file.hpp"
+#include "app/output/run_content.hpp"
+#include "app/training/evaluation_record.hpp"
+#include "comm/pipeline/step_record.hpp"
 #include "core/files/hdf5.hpp"
 
 namespace deltapipe {
@@ -91,14 +93,6 @@ Table<StepRecord> step_table(const TableWidths& widths);
 Table<EvaluationRecord> evaluation_table(const TableWidths& widths,
                                          const RunAttributes& attributes);
 Table<CheckpointRecord> checkpoint_table();
-
-/// A start of the run from a checkpoint.
-struct RestartRecord {
-  std::uint64_t step = 0;
-  double time = 0;  ///< seconds since 1970, UTC
-  std::string revision;
-  std::string changes;  ///< of the deck, on purpose
-};
 
 /// Most bytes of text in an attribute.
 inline constexpr std::size_t kLongestList = 60000;

@@ -8,7 +8,7 @@
 
 #include "app/checkpoint/checkpoints.hpp"
 #include "app/deck/settings.hpp"
-#include "app/output/run_file.hpp"
+#include "app/output/run_content.hpp"
 #include "app/training/best_evaluation.hpp"
 #include "app/training/evaluation_record.hpp"
 #include "app/training/run_totals.hpp"

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "app/output/former_run_file.hpp"
 #include "core/base/error.hpp"
 #include "core/base/observe/machine_memory.hpp"
 #include "core/files/hdf5.hpp"
