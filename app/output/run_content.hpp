@@ -8,22 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "comm/pipeline/settings.hpp"
 #include "core/stage/task.hpp"
 
 namespace deltapipe {
 
-struct RunLayout {
-  int stages = 1;
-  int replicas = 1;
-  int stages_per_rank = 1;
-  int boundaries() const { return stages - 1; }
-  /// Ranks of a pipeline.
-  int ranks() const { return stages / stages_per_rank; }
-};
-
 /// Root attributes of run.h5.
 struct RunAttributes {
-  RunLayout layout;
+  PipelineSettings pipeline;
   std::vector<int> partition;  ///< blocks per stage
   std::uint64_t parameters = 0;
   std::uint64_t trained_parameters = 0;  ///< of them, not frozen

@@ -40,9 +40,9 @@ std::vector<std::byte> empty_file(const std::string& path, const RunAttributes& 
   file.write_attribute("deltapipe_version", attributes.deltapipe_version);
   file.write_attribute("source_revision", attributes.source_revision);
   file.write_attribute("deck", attributes.deck);
-  file.write_attribute("stages", attributes.layout.stages);
-  file.write_attribute("replicas", attributes.layout.replicas);
-  file.write_attribute("stages_per_rank", attributes.layout.stages_per_rank);
+  file.write_attribute("stages", attributes.pipeline.stages);
+  file.write_attribute("replicas", attributes.pipeline.replicas);
+  file.write_attribute("stages_per_rank", attributes.pipeline.stages_per_rank);
   file.write_attribute("partition", attributes.partition);
   file.write_attribute("parameters", attributes.parameters);
   std::vector<std::string> metrics;
@@ -64,10 +64,10 @@ std::vector<std::byte> empty_file(const std::string& path, const RunAttributes& 
   return file.image();
 }
 
-TableWidths widths_of(const RunLayout& layout, const FormerFile* former) {
+TableWidths widths_of(const PipelineSettings& pipeline, const FormerFile* former) {
   TableWidths widths;
-  widths.boundaries.entries = static_cast<std::size_t>(layout.boundaries());
-  widths.ranks.entries = static_cast<std::size_t>(layout.ranks());
+  widths.boundaries.entries = static_cast<std::size_t>(pipeline.stages - 1);
+  widths.ranks.entries = static_cast<std::size_t>(pipeline.pipeline_ranks());
   widths.boundaries.columns =
       std::max(widths.boundaries.entries, former == nullptr ? 0 : former->boundary_columns());
   widths.ranks.columns =
@@ -76,18 +76,18 @@ TableWidths widths_of(const RunLayout& layout, const FormerFile* former) {
 }
 
 /// Rows of all tables that a run may have, with one step.
-Rows rows_with_a_step(const RunLayout& layout) {
+Rows rows_with_a_step(const PipelineSettings& pipeline) {
   RunAttributes attributes;
   attributes.evaluates_codec = attributes.compares_answers = true;
-  Rows rows(widths_of(layout, nullptr), attributes);
+  Rows rows(widths_of(pipeline, nullptr), attributes);
   StepRecord record;
-  const auto boundaries = static_cast<std::size_t>(layout.boundaries());
+  const auto boundaries = static_cast<std::size_t>(pipeline.stages - 1);
   for (DirectionRecord* const direction : {&record.forward, &record.backward}) {
     direction->bytes.resize(boundaries);
     for (auto* const column : {&direction->error, &direction->wire_seconds, &direction->step})
       column->resize(boundaries);
   }
-  record.ranks.resize(static_cast<std::size_t>(layout.ranks()));
+  record.ranks.resize(static_cast<std::size_t>(pipeline.pipeline_ranks()));
   rows.steps.add(record);
   return rows;
 }
@@ -98,18 +98,18 @@ double seconds_since_1970() {
 
 }  // namespace
 
-std::uint64_t RunFile::memory_bytes(const RunLayout& layout, std::uint64_t steps) {
+std::uint64_t RunFile::memory_bytes(const PipelineSettings& pipeline, std::uint64_t steps) {
   // The library with its caches: measured with HDF5 1.10.
   constexpr std::uint64_t kLibrary = std::uint64_t{4} << 20;
   // As many rows as the fastest runs have between two flushes; a vector may own twice its
   // elements, and a checkpoint copies them.
   constexpr std::uint64_t kMostRows = 1024, kCopies = 3;
-  const Rows rows = rows_with_a_step(layout);
+  const Rows rows = rows_with_a_step(pipeline);
   return kLibrary + kCopies * std::min(kWaitingBytes, std::min(steps, kMostRows) * rows.bytes());
 }
 
-std::uint64_t RunFile::disk_bytes(const RunLayout& layout, std::uint64_t steps) {
-  const Rows rows = rows_with_a_step(layout);
+std::uint64_t RunFile::disk_bytes(const PipelineSettings& pipeline, std::uint64_t steps) {
+  const Rows rows = rows_with_a_step(pipeline);
   constexpr std::uint64_t kMostSteps = std::uint64_t{1} << 40;  // no disk has more
   return 2 * (rows.room() + std::min(steps, kMostSteps) * rows.bytes());
 }
@@ -123,7 +123,7 @@ RunFile::RunFile(const std::string& path, const RunAttributes& attributes, Warn 
     : path_(path),
       warn_(std::move(warn)),
       flush_interval_(flush_interval),
-      rows_(widths_of(attributes.layout, nullptr), attributes) {
+      rows_(widths_of(attributes.pipeline, nullptr), attributes) {
   begin(attributes, 0, [](hdf5::File&) {});
 }
 
@@ -138,7 +138,7 @@ RunFile::RunFile(const std::string& path, const RunAttributes& attributes,
     : path_(path),
       warn_(std::move(warn)),
       flush_interval_(flush_interval),
-      rows_(widths_of(attributes.layout, &history), attributes) {
+      rows_(widths_of(attributes.pipeline, &history), attributes) {
   const std::uint64_t step = continuation.checkpoint.step;
   history.expect_steps(step);
   const std::string kokkos = history.kokkos();

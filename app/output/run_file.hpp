@@ -61,10 +61,10 @@ class RunFile {
   using Warn = std::function<void(const std::string& message)>;
 
   /// About the most that an open run file uses: HDF5 and waiting rows, which are bounded.
-  static std::uint64_t memory_bytes(const RunLayout& layout, std::uint64_t steps);
+  static std::uint64_t memory_bytes(const PipelineSettings& pipeline, std::uint64_t steps);
   /// About the most that a run of this length needs on the disk: each new file is written beside
   /// the one that it replaces, and takes room for the rows to come.
-  static std::uint64_t disk_bytes(const RunLayout& layout, std::uint64_t steps);
+  static std::uint64_t disk_bytes(const PipelineSettings& pipeline, std::uint64_t steps);
 
   /// Writes the first (empty) file, so that an unwritable place shows before training: UserError.
   RunFile(const std::string& path, const RunAttributes& attributes, Warn warn = {},

@@ -44,7 +44,7 @@ std::string mpi_library() {
 
 RunAttributes run_attributes(const Settings& settings, const ModelPlan& plan) {
   RunAttributes attributes;
-  attributes.layout = run_layout(settings.pipeline);
+  attributes.pipeline = settings.pipeline;
   attributes.partition = plan.partition;
   const ParameterCount parameters = parameter_count(*plan.model);
   attributes.parameters = parameters.all;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "app/output/progress_display.hpp"
+#include "app/output/run_file.hpp"
 #include "app/output/save_model.hpp"
 #include "comm/pipeline/step_samples.hpp"
 #include "comm/pipeline/token_index.hpp"
@@ -117,10 +118,9 @@ RankMemory predict_memory(const Settings& settings, const ModelLayout& model,
   RankMemory memory;
   memory.process = process_bytes;
   if (shape.training && rank == 0)
-    memory.process += RunFile::memory_bytes(run_layout(settings.pipeline),
-                                            settings.training.steps > 0
-                                                ? settings.training.steps
-                                                : std::numeric_limits<std::uint64_t>::max());
+    memory.process += RunFile::memory_bytes(
+        settings.pipeline, settings.training.steps > 0 ? settings.training.steps
+                                                       : std::numeric_limits<std::uint64_t>::max());
   for (const auto& [stage, plan, place] : planned_stages(settings, model, shape, rank)) {
     const std::vector<ParameterInfo>& parameters = stage->parameters().info();
     memory.ledger.add(stage->memory(plan.capacity));
@@ -188,10 +188,6 @@ std::vector<int> ranks_here(std::size_t ranks, const std::vector<RankMachine>& m
   return here;
 }
 
-RunLayout run_layout(const PipelineSettings& pipeline) {
-  return {pipeline.stages, pipeline.replicas, pipeline.stages_per_rank};
-}
-
 std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& model,
                                  const PipelineShape& shape, const std::vector<int>& ranks) {
   std::map<std::string, std::uint64_t> needs;
@@ -209,7 +205,7 @@ std::vector<DiskNeed> disk_needs(const Settings& settings, const ModelLayout& mo
           checkpoint * (static_cast<std::uint64_t>(settings.checkpoint.keep) + 1);
     if (rank > 0) continue;
     needs[settings.output.directory] += RunFile::disk_bytes(
-        run_layout(settings.pipeline),
+        settings.pipeline,
         settings.training.patience > 0 ? 0 : std::max(settings.training.steps, shape.steps));
     // The best model is written beside its predecessor.
     const std::uint64_t models =

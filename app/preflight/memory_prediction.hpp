@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "app/checkpoint/spill_references.hpp"
-#include "app/output/run_file.hpp"
 #include "app/session/session.hpp"
 #include "comm/pipeline/stage_plan.hpp"
 #include "comm/transport/machines.hpp"
@@ -47,9 +46,6 @@ std::vector<RankMemory> predict_memory(const Settings& settings, const ModelLayo
 /// none.
 std::uint64_t checkpoint_bytes(const Settings& settings, const ModelLayout& model,
                                const PipelineShape& shape, int rank);
-
-/// The layout that a run's run.h5 has.
-RunLayout run_layout(const PipelineSettings& pipeline);
 
 /// Files that a run writes: spill files of its caches, checkpoints that are kept (milestones
 /// excepted), run.h5 and the models.

@@ -28,8 +28,8 @@ namespace {
 
 RunAttributes attributes_of(int stages) {
   RunAttributes attributes;
-  attributes.layout.stages = stages;
-  attributes.layout.replicas = 2;
+  attributes.pipeline.stages = stages;
+  attributes.pipeline.replicas = 2;
   attributes.partition = std::vector<int>(static_cast<std::size_t>(stages), 3);
   attributes.parameters = 5'000'000'000;
   attributes.trained_parameters = 7;
@@ -378,8 +378,8 @@ TEST_CASE("Memory does not grow with the run file", "[files][run_file]") {
   const std::string path = directory / "run.h5";
   const int stages = 64;
   constexpr std::uint64_t kSteps = 4000;
-  RunLayout layout;
-  layout.stages = stages;
+  PipelineSettings pipeline;
+  pipeline.stages = stages;
   // No flush by time: only waiting rows force one.
   RunFile run(path, attributes_of(stages), {}, std::chrono::hours(1));
   const auto [before, most] = append_steps(run, stages, kSteps, 50, [] {});
@@ -391,9 +391,9 @@ TEST_CASE("Memory does not grow with the run file", "[files][run_file]") {
   CHECK(on_disk > bytes / 2);
   // 16 MiB of waiting rows, and HDF5 while it writes them.
 #ifndef DELTAPIPE_SANITIZED  // the address sanitizer keeps freed memory for a while
-  CHECK(most < before + RunFile::memory_bytes(layout, kSteps));
+  CHECK(most < before + RunFile::memory_bytes(pipeline, kSteps));
 #endif
-  CHECK(RunFile::memory_bytes(layout, kSteps) < bytes);
+  CHECK(RunFile::memory_bytes(pipeline, kSteps) < bytes);
 }
 
 TEST_CASE("Twenty thousand steps take little of disk and memory", "[files][run_file]") {
@@ -401,14 +401,14 @@ TEST_CASE("Twenty thousand steps take little of disk and memory", "[files][run_f
   const std::string path = directory / "run.h5";
   const int stages = 2;
   constexpr std::uint64_t kSteps = 20'000;
-  RunLayout layout;
-  layout.stages = stages;
+  PipelineSettings pipeline;
+  pipeline.stages = stages;
   RunFile run(path, attributes_of(stages), {}, std::chrono::hours(1));
   const auto [before, most] = append_steps(run, stages, kSteps, 1000, [&] { run.flush(); });
   run.close();
   CAPTURE(before, most);
 #ifndef DELTAPIPE_SANITIZED  // the address sanitizer keeps freed memory for a while
-  CHECK(most < before + RunFile::memory_bytes(layout, kSteps));
+  CHECK(most < before + RunFile::memory_bytes(pipeline, kSteps));
 #endif
   CHECK(std::filesystem::file_size(path) < 600 * kSteps);
   CHECK(column<std::uint64_t>(hdf5::File::open_read_only(path), "steps/step").size() == kSteps);
