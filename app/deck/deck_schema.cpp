@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-#include <fmt/format.h>
-
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/deck/deck.hpp"
 #include "app/deck/keys.hpp"
+#include "core/files/json.hpp"
 
 namespace deltapipe {
 
@@ -14,107 +14,86 @@ namespace deck {
 
 namespace {
 
-std::string json_text(const std::string& text) {
-  std::string json = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') json += '\\';
-    json += c;
-  }
-  return json + "\"";
+OrderedJson any_of(OrderedJson one, OrderedJson other) {
+  return {{"anyOf", OrderedJson::array({std::move(one), std::move(other)})}};
 }
 
 /// A value, or a list of such values.
-std::string or_list(const std::string& one) {
-  return R"("anyOf": [{)" + one + R"(}, {"type": "array", "items": {)" + one + "}}]";
+OrderedJson or_list(const OrderedJson& one) {
+  return any_of(one, {{"type", "array"}, {"items", one}});
 }
 
 /// `name`: "minimum" or "exclusiveMinimum" and so on.
-std::string limit(const char* name, double value) {
-  if (!std::isfinite(value)) return "";
-  return fmt::format(R"(, "{}": {})", name, format_number(value));
+void add_limit(OrderedJson& json, const char* name, double value) {
+  if (std::isfinite(value)) json[name] = OrderedJson::parse(format_number(value));
 }
 
-std::string integer(std::int64_t low, std::int64_t high) {
-  return fmt::format(R"("type": "integer", "minimum": {}, "maximum": {})", low, high);
+OrderedJson integer(std::int64_t low, std::int64_t high) {
+  return {{"type", "integer"}, {"minimum", low}, {"maximum", high}};
 }
 
-std::string quantity(std::span<const Unit> units) {
+OrderedJson in_range(const Real& real) {
+  OrderedJson json = {{"type", "number"}};
+  add_limit(json, real.low_open ? "exclusiveMinimum" : "minimum", real.low);
+  add_limit(json, real.high_open ? "exclusiveMaximum" : "maximum", real.high);
+  return real.or_zero ? any_of({{"const", 0}}, std::move(json)) : json;
+}
+
+OrderedJson quantity(std::span<const Unit> units) {
   std::string names;
   for (const Unit& unit : units) names += (names.empty() ? "" : "|") + std::string(unit.name);
-  return R"("anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": "^ *[0-9.]+([eE][-+]?[0-9]+)? *()" +
-         names + R"()?$"}])";
+  const std::string pattern = "^ *[0-9.]+([eE][-+]?[0-9]+)? *(" + names + ")?$";
+  return any_of({{"type", "number"}, {"minimum", 0}}, {{"type", "string"}, {"pattern", pattern}});
 }
 
 /// The keywords that say what a key may hold.
 struct Keywords {
-  std::string operator()(const Flag&) const { return R"("type": "boolean")"; }
-  std::string operator()(const Integer& i) const { return integer(i.low, i.high); }
-  std::string operator()(const IntegerList& list) const {
+  OrderedJson operator()(const Flag&) const { return {{"type", "boolean"}}; }
+  OrderedJson operator()(const Integer& i) const { return integer(i.low, i.high); }
+  OrderedJson operator()(const IntegerList& list) const {
     return or_list(integer(list.low, list.high));
   }
-  std::string operator()(const Real& real) const {
-    return real.or_zero ? "\"anyOf\": [{\"const\": 0}, {" + in_range(real) + "}]" : in_range(real);
+  OrderedJson operator()(const Real& real) const { return in_range(real); }
+  OrderedJson operator()(const RealList& list) const {
+    return or_list(
+        in_range({.value = nullptr, .low = list.low, .high = list.high, .or_zero = true}));
   }
-  static std::string in_range(const Real& real) {
-    return R"("type": "number")" + limit(real.low_open ? "exclusiveMinimum" : "minimum", real.low) +
-           limit(real.high_open ? "exclusiveMaximum" : "maximum", real.high);
+  OrderedJson operator()(const Text& text) const {
+    OrderedJson json = {{"type", "string"}};
+    if (!text.may_be_empty) json["minLength"] = 1;
+    return json;
   }
-  std::string operator()(const RealList& list) const {
-    return or_list(R"("anyOf": [{"const": 0}, {"type": "number")" + limit("minimum", list.low) +
-                   limit("maximum", list.high) + "}]");
-  }
-  std::string operator()(const Text& text) const {
-    return std::string(R"("type": "string")") + (text.may_be_empty ? "" : R"(, "minLength": 1)");
-  }
-  std::string operator()(const TextList&) const { return or_list(R"("type": "string")"); }
-  std::string operator()(const Choice& choice) const {
-    std::string names;
-    const auto add = [&names](const std::string& name) {
-      names += (names.empty() ? "" : ", ") + name;
-    };
-    for (const std::string& name : choice.names) add(json_text(name));
-    return "\"enum\": [" + names + "]";
-  }
-  std::string operator()(const Size&) const { return quantity(size_units()); }
-  std::string operator()(const Quantity& one) const { return quantity(one.units); }
-  std::string operator()(const QuantityList& list) const { return or_list(quantity(list.units)); }
+  OrderedJson operator()(const TextList&) const { return or_list({{"type", "string"}}); }
+  OrderedJson operator()(const Choice& choice) const { return {{"enum", choice.names}}; }
+  OrderedJson operator()(const Size&) const { return quantity(size_units()); }
+  OrderedJson operator()(const Quantity& one) const { return quantity(one.units); }
+  OrderedJson operator()(const QuantityList& list) const { return or_list(quantity(list.units)); }
 };
 
 bool is_inside(const std::string& section, const std::string& outer) {
   return section.starts_with(outer + ".");
 }
 
-std::string indented(int depth) {
-  return "\n" + std::string(static_cast<std::size_t>(2 * depth), ' ');
-}
-
 /// An object with the section's keys and the sections in it; "": the whole deck.
-std::string object(const std::string& section, const std::vector<Key>& keys, int depth) {
-  std::string properties;
-  const auto add = [&](const std::string& name, const std::string& value) {
-    properties +=
-        (properties.empty() ? "" : ",") + indented(depth + 2) + json_text(name) + ": " + value;
-  };
+OrderedJson object(const std::string& section, const std::vector<Key>& keys) {
+  OrderedJson json = {{"type", "object"}}, properties;
   for (const Key& key : keys) {
     if (key.section != section) continue;
-    add(key.name, "{" + std::visit(Keywords{}, key.target) + ", \"default\": " + written(key) +
-                      ", \"description\": " + json_text(key.meaning) + "}");
+    OrderedJson& property = properties[key.name] = std::visit(Keywords{}, key.target);
+    property["default"] = OrderedJson::parse(written(key));
+    property["description"] = key.meaning;
   }
-  std::string meaning, last;
   for (const Section& other : sections()) {
-    if (other.name == section) meaning = other.meaning;
+    if (other.name == section) json["description"] = other.meaning;
     if (!section.empty() && !is_inside(other.name, section)) continue;
     const std::size_t start = section.empty() ? 0 : section.size() + 1;
     const std::string name = other.name.substr(start, other.name.find('.', start) - start);
-    if (name == last) continue;  // sections of one section follow each other
-    last = name;
-    add(name, object(section.empty() ? name : section + "." + name, keys, depth + 2));
+    if (!properties.contains(name))
+      properties[name] = object(section.empty() ? name : section + "." + name, keys);
   }
-  std::string text = "{" + indented(depth + 1) + "\"type\": \"object\",";
-  if (!meaning.empty())
-    text += indented(depth + 1) + "\"description\": " + json_text(meaning) + ",";
-  return text + indented(depth + 1) + "\"additionalProperties\": false," + indented(depth + 1) +
-         "\"properties\": {" + properties + indented(depth + 1) + "}" + indented(depth) + "}";
+  json["additionalProperties"] = false;
+  json["properties"] = std::move(properties);
+  return json;
 }
 
 }  // namespace
@@ -123,11 +102,10 @@ std::string object(const std::string& section, const std::vector<Key>& keys, int
 
 std::string deck_schema() {
   deck::Draft draft;
-  std::string text = deck::object("", deck::keys_of(draft), 0);
-  text.insert(1,
-              "\n  \"$schema\": \"http://json-schema.org/draft-07/schema#\",\n"
-              "  \"title\": \"Deck of deltapipe\",");
-  return text + "\n";
+  OrderedJson schema = {{"$schema", "http://json-schema.org/draft-07/schema#"},
+                        {"title", "Deck of deltapipe"}};
+  schema.update(deck::object("", deck::keys_of(draft)));
+  return schema.dump(2) + "\n";
 }
 
 }  // namespace deltapipe
