@@ -165,6 +165,10 @@ std::string unknown_command(int argc, const char* const* argv) {
 
 }  // namespace
 
+const char* name_of(Command command) {
+  return std::ranges::find(descriptions, command, &Description::command)->name;
+}
+
 ParsedCommandLine parse_command_line(int argc, const char* const* argv, bool speak) {
   CLI::App app(
       "deltapipe fine-tunes transformers over pipelines of machines joined by slow networks",

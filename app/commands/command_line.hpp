@@ -26,6 +26,9 @@ enum ExitCode : int {
 
 enum class Command { train, evaluate, predict, generate, check, tokenize, export_model };
 
+/// As the command line has it.
+const char* name_of(Command command);
+
 struct CommandLine {
   Command command = Command::train;
   std::string deck;                    ///< path of the TOML file

@@ -79,26 +79,6 @@ void compare_decks(const Settings& settings, const std::vector<std::string>& dec
   }
 }
 
-const char* name_of(Command command) {
-  switch (command) {
-    case Command::train:
-      return "train";
-    case Command::evaluate:
-      return "evaluate";
-    case Command::predict:
-      return "predict";
-    case Command::generate:
-      return "generate";
-    case Command::check:
-      return "check";
-    case Command::tokenize:
-      return "tokenize";
-    case Command::export_model:
-      return "export";
-  }
-  return "unknown";
-}
-
 std::string fingerprint(const Tokenizer* tokenizer) {
   if (!tokenizer) return "none";
   return fmt::format("{} tokens, hash {}", tokenizer->vocabulary_size(), tokenizer->hash());

@@ -1,25 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Keys of [model], [model.new] and [tokenizer].
-#include <algorithm>
-
 #include "app/deck/keys/section_keys.hpp"
 #include "models/model.hpp"
 
 namespace deltapipe::deck {
-
-namespace {
-
-Choice type_choice(std::string& type) {
-  Choice result;
-  for (const ModelType& known : model_types()) result.names.emplace_back(known.name);
-  result.get = [&type, names = result.names] {
-    return static_cast<std::size_t>(std::ranges::find(names, type) - names.begin());
-  };
-  result.set = [&type, names = result.names](std::size_t i) { type = names[i]; };
-  return result;
-}
-
-}  // namespace
 
 void add_model(std::vector<Key>& keys, ModelSettings& m) {
   SectionKeys add(keys, "model");
@@ -36,7 +20,7 @@ void add_model(std::vector<Key>& keys, ModelSettings& m) {
 
   SectionKeys add_new(keys, "model.new");
   add_new(
-      "type", type_choice(m.type),
+      "type", name_choice(m.type, model_types()),
       "Architecture: gpt2 is a language model or classifies texts, bert and deberta-v2 classify "
       "texts (data.kind = \"labelled_text\"), vit and resnet classify images (data.kind = "
       "\"images\").");

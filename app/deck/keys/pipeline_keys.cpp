@@ -1,23 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Keys of [pipeline] and [network].
-#include <algorithm>
-
 #include "app/deck/keys/section_keys.hpp"
 #include "comm/schedule/schedule.hpp"
 
 namespace deltapipe::deck {
 
 namespace {
-
-Choice schedule_choice(std::string& value) {
-  Choice result;
-  for (const Schedule& schedule : schedules()) result.names.emplace_back(schedule.name);
-  result.get = [&value, names = result.names] {
-    return static_cast<std::size_t>(std::find(names.begin(), names.end(), value) - names.begin());
-  };
-  result.set = [&value, names = result.names](std::size_t i) { value = names[i]; };
-  return result;
-}
 
 void add_links(std::vector<Key>& keys, Draft::Links& links, const char* section) {
   SectionKeys add(keys, section);
@@ -39,7 +27,7 @@ void add_pipeline(std::vector<Key>& keys, PipelineSettings& p) {
   add("stages_per_rank", Integer{&p.stages_per_rank, 1, kMostStagesPerRank},
       "For the interleaved schedule: each of the K = stages / stages_per_rank ranks of a pipeline "
       "holds every Kth stage. K x in_flight is at most 63.");
-  add("schedule", schedule_choice(p.schedule),
+  add("schedule", name_choice(p.schedule, schedules()),
       "Order of forward and backward passes: gpipe, 1f1b (fewer activations), zb-h1 (less waiting, "
       "more memory) or interleaved (least waiting, more bytes). docs/systems.md compares them.");
   add("in_flight", Integer{&p.in_flight, 1, kMostInFlight},

@@ -59,6 +59,14 @@ Choice choice(Enum& value, const std::array<const char*, N>& names) {
   return result;
 }
 
+/// A choice among the names of `known`.
+template <class Known>
+Choice name_choice(std::string& value, const Known& known) {
+  std::vector<std::pair<std::string, std::string>> options;
+  for (const auto& one : known) options.emplace_back(one.name, one.name);
+  return choice(value, std::move(options));
+}
+
 // Each function appends the keys of a section, and of its subsections, in the order of a written
 // deck. A key's meaning has at most two short sentences.
 
