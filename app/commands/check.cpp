@@ -45,11 +45,7 @@ namespace deltapipe {
 
 namespace {
 
-/// Returns the steps of an epoch.
-std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
-  const TrainingSettings& t = settings.training;
-  const StepPlanner planner(*data.train, t.seed, settings.data.shuffle,
-                            {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
+void print_data(const Settings& settings, const DataSplit& data, std::uint64_t steps_per_epoch) {
   std::printf(
       "# data: %llu training samples (%s %ss), %llu validation samples%s; %llu steps an "
       "epoch\n",
@@ -57,8 +53,7 @@ std::uint64_t print_data(const Settings& settings, const DataSplit& data) {
       with_prefix(static_cast<double>(data.train->all_targets())).c_str(),
       settings.data.kind == DataKind::text ? "token" : "label",
       static_cast<unsigned long long>(data.validation->size()), answers_text(data).c_str(),
-      static_cast<unsigned long long>(planner.steps_per_epoch()));
-  return planner.steps_per_epoch();
+      static_cast<unsigned long long>(steps_per_epoch));
 }
 
 /// Assumes equal stages, backward passes of two forward passes' time, and messages without delay.
@@ -171,15 +166,13 @@ std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
   const PipelineShape shape = planned_shape(settings, inputs, model);
   const std::vector<RankMemory> ranks =
       predict_memory(settings, model, shape, process_bytes(settings));
-  std::uint64_t steps = 0;
+  std::uint64_t steps = 0, steps_per_epoch = 0;
   std::optional<TrafficPrediction> traffic;
   if (inputs.data) {
-    const TrainingSettings& t = settings.training;
-    const StepPlanner planner(*inputs.data->train, t.seed, settings.data.shuffle,
-                              {t.micro_batch_size, t.micro_batches, settings.pipeline.replicas});
-    steps = total_steps(t.steps, t.epochs, planner.steps_per_epoch());
+    steps_per_epoch = step_planner(settings, *inputs.data->train).steps_per_epoch();
+    steps = total_steps(settings.training.steps, settings.training.epochs, steps_per_epoch);
     if (inputs.data->validation->size() > 0)
-      deck::check_local_epochs(settings, planner.steps_per_epoch(), steps);
+      deck::check_local_epochs(settings, steps_per_epoch, steps);
     if (ranks_of(settings.pipeline) > 1)
       traffic = predict_traffic(settings, model, shape, *inputs.data, steps);
   }
@@ -190,10 +183,9 @@ std::vector<Fact> check_model(const Settings& settings, AvailableInputs& inputs,
   print_warning_lines(warnings_of_precision(settings, emulating_ranks(settings)));
   print_warning_lines(warnings_of_evaluation(settings));
   print_warning_lines(warnings_without_effect(settings));
-  const std::uint64_t steps_per_epoch = inputs.data ? print_data(settings, *inputs.data) : 0;
+  if (inputs.data) print_data(settings, *inputs.data, steps_per_epoch);
   if (inputs.data || settings.training.steps > 0)
-    print_warning_lines(warnings_of_steps(
-        settings, total_steps(settings.training.steps, settings.training.epochs, steps_per_epoch)));
+    print_warning_lines(warnings_of_steps(settings, inputs.data ? steps : settings.training.steps));
   print_model(settings, inputs, model, machines, ranks);
   if (traffic) print_traffic(settings, *traffic);
   std::fflush(stdout);

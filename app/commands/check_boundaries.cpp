@@ -171,14 +171,10 @@ void print_cache(const std::string& where, const BoundaryEndPlan& plan) {
 /// there is one.
 void print_caches(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
                   const Boundaries& group) {
-  const auto plan_of_stage = [&](int stage) {
-    const PipelineSettings& pipeline = settings.pipeline;
-    return stage_plan_of(settings, model, shape,
-                         {stage, pipeline.stages, 0, pipeline.replicas, pipeline.stages_per_rank});
-  };
   const int before = std::clamp(model.first_trained_stage, group.first, group.last);
   const std::string where = group.are_all ? "" : " of " + text_of(group);
-  const StagePlan first = plan_of_stage(before), second = plan_of_stage(before + 1);
+  const StagePlan first = stage_plan_of(settings, model, shape, before);
+  const StagePlan second = stage_plan_of(settings, model, shape, before + 1);
   if (cache_need(*second.receive_forward).record_bytes > 0)
     print_cache("activation cache at each boundary end" + where, *first.send_forward);
   else

@@ -51,9 +51,9 @@ void print_start_warnings(const Settings& settings, const ModelPlan& model,
   print_warnings(warnings_of_model(settings, model.model->shape()));
 }
 
-std::uint64_t steps_of_run(const Settings& settings, const PipelineOptions& options,
-                           const DataSplit& data, const std::optional<Restart>& restart) {
-  const StepPlanner planner(*data.train, options.seed, settings.data.shuffle, step_layout(options));
+std::uint64_t steps_of_run(const Settings& settings, const DataSplit& data,
+                           const std::optional<Restart>& restart) {
+  const StepPlanner planner = step_planner(settings, *data.train);
   const std::uint64_t steps =
       total_steps(settings.training.steps, settings.training.epochs, planner.steps_per_epoch());
   if (restart && restart->marker.step > steps)
@@ -176,7 +176,7 @@ RunPlan plan_run(const Settings& settings, const TrainingInputs& inputs,
       check_resources(settings, model, training.shape, plan.former_files, grid, progress);
   plan.owner = check_spill_files(settings, model, training.shape, plan.former_files, restart, grid,
                                  progress);
-  training.shape.steps = steps_of_run(settings, training.pipeline, inputs.data, restart);
+  training.shape.steps = steps_of_run(settings, inputs.data, restart);
   plan.run_id = restart ? restart->marker.run_id : new_run_id();
   broadcast(progress, grid.world(), plan.run_id, 0);
   plan.owner.run_id = plan.run_id;

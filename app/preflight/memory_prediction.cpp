@@ -80,9 +80,11 @@ std::string bytes_text(std::uint64_t bytes) {
 }  // namespace
 
 StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,
-                        const PipelineShape& shape, const StagePlace& place) {
+                        const PipelineShape& shape, int stage) {
+  const PipelineSettings& p = settings.pipeline;
   return plan_stage(pipeline_options(settings), shape,
-                    *model.model->make_stage(stage_part(model.partition, place.stage)), place);
+                    *model.model->make_stage(stage_part(model.partition, stage)),
+                    {stage, p.stages, 0, p.replicas, p.stages_per_rank});
 }
 
 int ranks_of(const PipelineSettings& settings) {

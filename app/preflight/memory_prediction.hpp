@@ -96,9 +96,9 @@ void check_memory(std::span<const RankPeak> peaks, const std::vector<RankMachine
 void check_budgets(const Settings& settings, const ModelLayout& model, const PipelineShape& shape,
                    int rank);
 
-/// Plan of a stage.
+/// Plan of a stage of the first replica.
 StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,
-                        const PipelineShape& shape, const StagePlace& place);
+                        const PipelineShape& shape, int stage);
 
 int ranks_of(const PipelineSettings& settings);
 /// Places of all stages that the rank holds, in their order.

@@ -94,7 +94,6 @@ PlannedStep::PlannedStep(const Settings& settings, const ModelLayout& model,
 
 void PlannedStep::plan_boundaries(const ModelLayout& model, const PipelineShape& shape,
                                   const MeanTokens& mean, const WorkRates& rates) {
-  const PipelineSettings& p = settings_.pipeline;
   // Boundaries of one shape have messages of one size.
   std::map<std::pair<int, int>, std::pair<MessageCost, MessageCost>> known;
   int boundary = 0;
@@ -117,15 +116,12 @@ void PlannedStep::plan_boundaries(const ModelLayout& model, const PipelineShape&
         if (rate > 0) message.codec_seconds = sizeof(float) * values / rate;
         return message;
       };
-      const auto plan_of = [&](int stage) {
-        return stage_plan_of(settings_, model, shape,
-                             {stage, p.stages, 0, p.replicas, p.stages_per_rank});
-      };
-      entry->second.first =
-          cost(*plan_of(before).send_forward, CrossingKind::activation, rates.forward_bits);
+      entry->second.first = cost(*stage_plan_of(settings_, model, shape, before).send_forward,
+                                 CrossingKind::activation, rates.forward_bits);
       // Stages before the first one that is trained send no gradients.
-      const int after = std::min(std::max(before, model.first_trained_stage) + 1, p.stages - 1);
-      if (const StagePlan plan = plan_of(after); plan.send_backward)
+      const int after =
+          std::min(std::max(before, model.first_trained_stage) + 1, settings_.pipeline.stages - 1);
+      if (const StagePlan plan = stage_plan_of(settings_, model, shape, after); plan.send_backward)
         entry->second.second =
             cost(*plan.send_backward, CrossingKind::gradient, rates.backward_bits);
     }
@@ -136,13 +132,11 @@ void PlannedStep::plan_boundaries(const ModelLayout& model, const PipelineShape&
 
 void PlannedStep::plan_rows(const ModelLayout& model, const PipelineShape& shape,
                             const Dataset* data, const MeanTokens& mean) {
-  const PipelineSettings& p = settings_.pipeline;
-  if (p.stages == 1) return;
+  const int stages = settings_.pipeline.stages;
+  if (stages == 1) return;
   const bool sends_rows = traits_.embedding == EmbeddingPlace::shared && !traits_.embedding_frozen;
   if (!sends_rows && !traits_.trains_common) return;
-  const StagePlan plan =
-      stage_plan_of(settings_, model, shape,
-                    {sends_rows ? p.stages - 1 : 0, p.stages, 0, p.replicas, p.stages_per_rank});
+  const StagePlan plan = stage_plan_of(settings_, model, shape, sends_rows ? stages - 1 : 0);
   if (traits_.trains_common) {
     const auto bytes = [](const BoundaryEndPlan& end, CrossingKind kind) {
       return message_bytes(end, kind, 1, end.codec.shape.tokens);

@@ -18,11 +18,6 @@
 
 namespace deltapipe {
 
-StepPlanner::Layout step_layout(const Settings& settings) {
-  return {settings.training.micro_batch_size, settings.training.micro_batches,
-          settings.pipeline.replicas};
-}
-
 namespace {
 
 /// Samples, or tokens where token rows travel, that are looked at: less than a second.
@@ -72,13 +67,9 @@ class Counter {
         first_gradient_(std::min(model.first_trained_stage, boundaries_)),
         links_(settings.network, settings.pipeline) {
     const PipelineSettings& p = settings.pipeline;
-    const auto plan_of = [&](int stage) {
-      return stage_plan_of(settings, model, shape,
-                           {stage, p.stages, 0, p.replicas, p.stages_per_rank});
-    };
     StagePlan last;
     for (int stage = 0; stage < p.stages; ++stage) {
-      StagePlan plan = plan_of(stage);
+      StagePlan plan = stage_plan_of(settings, model, shape, stage);
       if (stage == 0 && plan.common) {
         // Neighbours exchange the same sizes at every boundary.
         common_gradient_.emplace(*plan.common->receive_gradient);
@@ -192,22 +183,30 @@ class Counter {
     }
   }
 
-  /// `crossing`: what all of the step have in common.
-  void count_step(const Dataset& data, const std::vector<std::uint64_t>& ids, Crossing crossing,
-                  int replica) {
+  /// Calls count() with `crossing` set to each micro-batch of a step, as first visits.
+  template <class Count>
+  void for_micro_batches(const Dataset& data, const std::vector<std::uint64_t>& ids,
+                         Crossing& crossing, const Count& count) const {
     const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
     for (std::size_t first = 0; first < ids.size(); first += batch) {
       const std::size_t end = std::min(ids.size(), first + batch);
       crossing.micro_batch = static_cast<std::uint32_t>(first / batch);
       crossing.sample_ids.assign(ids.begin() + first, ids.begin() + end);
       crossing.tokens.clear();
-      crossing.visits.clear();
-      for (const std::uint64_t id : crossing.sample_ids) {
-        crossing.tokens.push_back(data.length(id));
-        crossing.visits.push_back(visits_[id]++);
-      }
-      count_boundaries(crossing, replica);
+      for (const std::uint64_t id : crossing.sample_ids) crossing.tokens.push_back(data.length(id));
+      crossing.visits.assign(crossing.samples(), 0);
+      count();
     }
+  }
+
+  /// `crossing`: what all of the step have in common.
+  void count_step(const Dataset& data, const std::vector<std::uint64_t>& ids, Crossing crossing,
+                  int replica) {
+    for_micro_batches(data, ids, crossing, [&] {
+      for (std::size_t i = 0; i < crossing.samples(); ++i)
+        crossing.visits[i] = visits_[crossing.sample_ids[i]]++;
+      count_boundaries(crossing, replica);
+    });
     count_common(crossing, replica, !ids.empty());
     count_rows(data, ids, std::move(crossing), replica);
   }
@@ -299,6 +298,7 @@ class Counter {
                                      index_->needed_before(needed.begin),
                                      index_->needed_before(needed.end), index_->tokens(), visits);
       now_.rows += rows;
+      if (!crossing.training) continue;
       if (replica == 0 && rows.messages > 0) links_.pass(last, 0, rows.all());
       if (!gradients_) continue;
       std::vector<std::uint32_t> none;
@@ -362,8 +362,7 @@ class Counter {
   }
 
   void count_evaluation(const Dataset& data, EvaluationMode mode) {
-    const StepPlanner planner(data, 0, false, step_layout(settings_));
-    const auto batch = static_cast<std::size_t>(settings_.training.micro_batch_size);
+    const StepPlanner planner(data, 0, false, step_layout(pipeline_options(settings_)));
     for (std::uint64_t step = 0; step < planner.steps_per_epoch(); ++step)
       for (int replica = 0; replica < settings_.pipeline.replicas; ++replica) {
         const std::vector<std::uint64_t> ids = planner.samples(step, replica);
@@ -371,33 +370,13 @@ class Counter {
         crossing.step = step;
         crossing.training = false;
         crossing.evaluation = mode;
-        for (std::size_t first = 0; first < ids.size(); first += batch) {
-          const std::size_t end = std::min(ids.size(), first + batch);
-          crossing.sample_ids.assign(ids.begin() + first, ids.begin() + end);
-          crossing.micro_batch = static_cast<std::uint32_t>(first / batch);
-          crossing.tokens.clear();
-          for (const std::uint64_t id : crossing.sample_ids)
-            crossing.tokens.push_back(data.length(id));
-          crossing.visits.assign(crossing.samples(), 0);
+        for_micro_batches(data, ids, crossing, [&] {
           for (std::size_t i = 0; i < forward_.kinds(); ++i)
             now_.forward[i] += forward_.of(i, crossing);
-        }
-        count_evaluation_rows(data, ids, crossing);
+        });
+        crossing.evaluation = EvaluationMode::plain;
+        count_rows(data, ids, std::move(crossing), replica);
       }
-  }
-
-  void count_evaluation_rows(const Dataset& data, const std::vector<std::uint64_t>& ids,
-                             Crossing crossing) {
-    if (!rows_ || ids.empty()) return;
-    crossing.evaluation = EvaluationMode::plain;
-    read_tokens(data, ids);
-    std::vector<std::uint32_t> none;
-    for (int m = 0; m < index_->micro_batches(); ++m) {
-      const MicroBatchGroup group = row_group(m, index_->micro_batches());
-      now_.rows += rows_of(*rows_, crossing, CrossingKind::tied_rows, group,
-                           index_->needed_before(group.begin), index_->needed_before(group.end),
-                           index_->tokens(), none);
-    }
   }
 
   const Settings& settings_;

@@ -12,8 +12,6 @@
 
 namespace deltapipe {
 
-StepPlanner::Layout step_layout(const Settings& settings);
-
 /// Counts the messages of boundaries, step by step, as training forms them. Leaves the fields of
 /// sums over replicas empty.
 TrafficPrediction count_messages(const Settings& settings, const ModelLayout& model,

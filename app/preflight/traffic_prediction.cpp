@@ -85,8 +85,7 @@ std::uint64_t evaluations_of_run(const TrainingSettings& training, std::uint64_t
 TrafficPrediction predict_traffic(const Settings& settings, const ModelLayout& model,
                                   const PipelineShape& shape, const DataSplit& data,
                                   std::uint64_t steps) {
-  const StepPlanner planner(*data.train, settings.training.seed, settings.data.shuffle,
-                            step_layout(settings));
+  const StepPlanner planner = step_planner(settings, *data.train);
   TrafficPrediction traffic = count_messages(settings, model, shape, data, planner, steps);
   const PipelineSettings& p = settings.pipeline;
   traffic.replica_bytes.assign(p.pipeline_ranks(), 0);

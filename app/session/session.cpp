@@ -273,6 +273,11 @@ Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid&
   return stages;
 }
 
+StepPlanner step_planner(const Settings& settings, const Dataset& data) {
+  return {data, settings.training.seed, settings.data.shuffle,
+          step_layout(pipeline_options(settings))};
+}
+
 EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,
                                ProgressThread& progress) {
   const auto own = static_cast<std::uint64_t>(emulating_ranks(settings).count);

@@ -11,6 +11,7 @@
 #include "app/output/kept_files.hpp"
 #include "app/preflight/warnings.hpp"
 #include "app/training/stages.hpp"
+#include "comm/pipeline/step_plan.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
 #include "core/base/error.hpp"
@@ -86,6 +87,9 @@ ModelPlan plan_model(const Settings& settings);
 /// ones. `products` is that of their plans' capacities.
 Stages make_stages(const Settings& settings, ModelPlan& plan, const ProcessGrid& grid,
                    bool training, ProductPrecision products);
+
+/// Returns how training distributes `data`.
+StepPlanner step_planner(const Settings& settings, const Dataset& data);
 
 /// Collective.
 EmulatingRanks emulating_ranks(const Settings& settings, const ProcessGrid& grid,
