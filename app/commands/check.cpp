@@ -11,7 +11,6 @@
 #include "app/checkpoint/claimed_directories.hpp"
 #include "app/commands/check_boundaries.hpp"
 #include "app/commands/check_memory.hpp"
-#include "app/commands/check_text.hpp"
 #include "app/commands/check_traffic.hpp"
 #include "app/commands/commands.hpp"
 #include "app/deck/checks.hpp"

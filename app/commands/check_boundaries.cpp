@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "app/commands/check_text.hpp"
+#include "app/output/progress_display.hpp"
 #include "app/preflight/memory_prediction.hpp"
 #include "app/preflight/message_sizes.hpp"
 #include "comm/pipeline/bit_budget.hpp"

@@ -6,7 +6,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "app/commands/check_text.hpp"
+#include "app/output/progress_display.hpp"
+#include "app/preflight/warnings.hpp"
 #include "core/base/observe/machine_memory.hpp"
 #include "core/base/parallel/device_memory.hpp"
 #include "core/files/replacement.hpp"

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <string>
 
-#include "app/commands/check_text.hpp"
 #include "app/output/progress_display.hpp"
 #include "app/session/frozen_parameters.hpp"
 #include "models/model.hpp"

@@ -30,8 +30,7 @@ void print_results(const Settings& settings, const Task& task, const DataSplit& 
                 number_text("%.6f", figures.loss).c_str(), metrics_text(figures, 0).c_str(),
                 exact_match_text(figures).c_str());
     if (settings.pipeline.stages > 1)
-      std::printf("; %sB on the wire",
-                  with_prefix(static_cast<double>(wire_bytes(figures))).c_str());
+      std::printf("; %s on the wire", bytes_text(wire_bytes(figures)).c_str());
     std::printf("\n");
   }
   std::fflush(stdout);

@@ -350,13 +350,12 @@ void print_table(const PlannedRun& run, const Plan& plan) {
   std::printf("# %-10s %14s %24s %12s\n", "codec", "bandwidth", "bytes of a micro-batch",
               "replicas");
   for (const Needed& needed : plan.needed)
-    std::printf("  %-10s %14s %11sB %11sB %11sB\n", needed.codec.c_str(),
+    std::printf("  %-10s %14s %12s %12s %12s\n", needed.codec.c_str(),
                 !needed.bandwidth        ? "not searched"
                 : *needed.bandwidth == 0 ? "any"
                                          : text_of_bandwidth(*needed.bandwidth).c_str(),
-                with_prefix(static_cast<double>(needed.forward_bytes)).c_str(),
-                with_prefix(static_cast<double>(needed.backward_bytes)).c_str(),
-                with_prefix(static_cast<double>(needed.replica_bytes)).c_str());
+                bytes_text(needed.forward_bytes).c_str(), bytes_text(needed.backward_bytes).c_str(),
+                bytes_text(needed.replica_bytes).c_str());
   const Choice& choice = plan.choice;
   std::printf(
       "#\n# at %s: pipeline.schedule=%s pipeline.in_flight=%d training.micro_batches=%d "

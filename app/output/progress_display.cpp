@@ -73,6 +73,10 @@ std::string with_prefix(double value) {
          prefixes[i];
 }
 
+std::string bytes_text(std::uint64_t bytes) {
+  return with_prefix(static_cast<double>(bytes)) + "B";
+}
+
 std::string duration_text(double seconds) {
   const auto whole = static_cast<long>(std::max(0.0, seconds) + 0.5);
   char text[64];

@@ -68,6 +68,8 @@ class ProgressDisplay {
 
 /// 1234567 -> "1.23 M"
 std::string with_prefix(double value);
+/// The same of bytes: "1.25 MB".
+std::string bytes_text(std::uint64_t bytes);
 /// 95 s -> "1:35"
 std::string duration_text(double seconds);
 

@@ -29,9 +29,7 @@ void print_evaluation(const Settings& settings, const TrainingReport& report) {
     std::printf("%-28s %s (%s)%s", name_of_loss(mode), number_text("%.4f", figures.loss).c_str(),
                 metrics_text(figures).c_str(), exact_match_text(figures).c_str());
     const std::uint64_t bytes = report.totals.evaluation_bytes[static_cast<std::size_t>(mode)];
-    if (bytes > 0)
-      std::printf(", all evaluations %sB on the wire",
-                  with_prefix(static_cast<double>(bytes)).c_str());
+    if (bytes > 0) std::printf(", all evaluations %s on the wire", bytes_text(bytes).c_str());
     std::printf("\n");
   }
 }
@@ -134,14 +132,13 @@ void print_report(const Settings& settings, const TrainingReport& report) {
               with_prefix(static_cast<double>(totals.tokens) / totals.seconds).c_str(),
               report.targets, static_cast<double>(totals.samples) / totals.seconds);
   if (report.memory.size() > 1) {
-    std::printf("%-28s %sB, %sB/s\n", "on the wire",
-                with_prefix(static_cast<double>(totals.bytes)).c_str(),
+    std::printf("%-28s %s, %sB/s\n", "on the wire", bytes_text(totals.bytes).c_str(),
                 with_prefix(static_cast<double>(totals.bytes) / totals.seconds).c_str());
   }
   print_times(settings.pipeline, totals);
   std::printf("%-28s", "peak memory, rank by rank");
   for (const RankMemoryRecord& rank : report.memory)
-    std::printf(" %sB", with_prefix(static_cast<double>(rank.peak)).c_str());
+    std::printf(" %s", bytes_text(rank.peak).c_str());
   std::printf("\n");
   print_checkpoints(report.checkpoints);
   print_files(settings, report.kept);

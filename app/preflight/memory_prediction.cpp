@@ -73,10 +73,6 @@ std::uint64_t size_of_file(const std::string& path) {
   return error ? 0 : size;
 }
 
-std::string bytes_text(std::uint64_t bytes) {
-  return with_prefix(static_cast<double>(bytes)) + "B";
-}
-
 }  // namespace
 
 StagePlan stage_plan_of(const Settings& settings, const ModelLayout& model,

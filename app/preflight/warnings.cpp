@@ -253,4 +253,8 @@ void print_warnings(const std::vector<std::string>& warnings) {
     std::fprintf(stderr, "deltapipe: warning: %s\n", warning.c_str());
 }
 
+void print_warning_lines(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) std::printf("# warning: %s\n", warning.c_str());
+}
+
 }  // namespace deltapipe

@@ -55,5 +55,7 @@ std::vector<std::string> warnings_of_evaluation(const Settings& settings);
 
 /// Prints warnings to stderr, a line each; for one rank.
 void print_warnings(const std::vector<std::string>& warnings);
+/// Prints them among the lines of `check`.
+void print_warning_lines(const std::vector<std::string>& warnings);
 
 }  // namespace deltapipe
