@@ -65,7 +65,7 @@ struct Keywords {
   }
   OrderedJson operator()(const TextList&) const { return or_list({{"type", "string"}}); }
   OrderedJson operator()(const Choice& choice) const { return {{"enum", choice.names}}; }
-  OrderedJson operator()(const Size&) const { return quantity(size_units()); }
+  OrderedJson operator()(const Size&) const { return quantity(kSizeUnits); }
   OrderedJson operator()(const Quantity& one) const { return quantity(one.units); }
   OrderedJson operator()(const QuantityList& list) const { return or_list(quantity(list.units)); }
 };

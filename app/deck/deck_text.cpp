@@ -55,7 +55,7 @@ struct Write {
     return toml_text(choice.names[choice.get()]);
   }
   std::string operator()(const Size& size) const {
-    return quantity_text(static_cast<double>(*size.value), size_units());
+    return quantity_text(static_cast<double>(*size.value), kSizeUnits);
   }
   std::string operator()(const Quantity& one) const { return quantity_text(*one.value, one.units); }
   std::string operator()(const QuantityList& list) const {

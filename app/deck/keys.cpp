@@ -102,7 +102,7 @@ struct Allowed {
     return text;
   }
   std::string operator()(const Size&) const {
-    return "bytes, or a string with a unit: " + unit_names(size_units());
+    return "bytes, or a string with a unit: " + unit_names(kSizeUnits);
   }
   template <class T>
   static std::string quantity(const T& target) {

@@ -9,35 +9,6 @@ namespace deltapipe::deck {
 
 namespace {
 
-constexpr double kibi = 1024;
-
-constexpr std::array sizes = {Unit{"TiB", kibi* kibi* kibi* kibi, 1},
-                              Unit{"TB", 1e12, 1},
-                              Unit{"GiB", kibi* kibi* kibi, 1},
-                              Unit{"GB", 1e9, 1},
-                              Unit{"MiB", kibi* kibi, 1},
-                              Unit{"MB", 1e6, 1},
-                              Unit{"KiB", kibi, 1},
-                              Unit{"kB", 1e3, 1},
-                              Unit{"B", 1, 1}};
-
-constexpr std::array bandwidths = {Unit{"Tbit/s", 1e12, 1}, Unit{"Gbit/s", 1e9, 1},
-                                   Unit{"Mbit/s", 1e6, 1}, Unit{"kbit/s", 1e3, 1},
-                                   Unit{"bit/s", 1, 1}};
-
-constexpr std::array byte_rates = {Unit{"TB/s", 1e12, 1}, Unit{"GB/s", 1e9, 1},
-                                   Unit{"MB/s", 1e6, 1}, Unit{"kB/s", 1e3, 1}, Unit{"B/s", 1, 1}};
-
-constexpr std::array flop_rates = {Unit{"Pflop/s", 1e15, 1}, Unit{"Tflop/s", 1e12, 1},
-                                   Unit{"Gflop/s", 1e9, 1}, Unit{"Mflop/s", 1e6, 1},
-                                   Unit{"flop/s", 1, 1}};
-
-constexpr std::array durations = {Unit{"s", 1, 1}, Unit{"ms", 1, 1e3}, Unit{"us", 1, 1e6},
-                                  Unit{"ns", 1, 1e9}};
-
-constexpr std::array long_durations = {Unit{"d", 86400, 1}, Unit{"h", 3600, 1}, Unit{"min", 60, 1},
-                                       Unit{"s", 1, 1}};
-
 double in_base(double number, const Unit& unit) {
   return unit.divisor > 1 ? number / unit.divisor : number * unit.multiplier;
 }
@@ -52,26 +23,6 @@ std::string_view without_leading_spaces(std::string_view text) {
 }
 
 }  // namespace
-
-std::span<const Unit> size_units() {
-  return sizes;
-}
-std::span<const Unit> bandwidth_units() {
-  return bandwidths;
-}
-std::span<const Unit> byte_rate_units() {
-  return byte_rates;
-}
-std::span<const Unit> flop_rate_units() {
-  return flop_rates;
-}
-std::span<const Unit> duration_units() {
-  return durations;
-}
-
-std::span<const Unit> long_duration_units() {
-  return long_durations;
-}
 
 std::string format_number(double value) {
   std::array<char, 64> buffer{};

@@ -2,6 +2,7 @@
 // Numbers with units as decks write them: "8 GiB", "100 Mbit/s", "1 ms".
 #pragma once
 
+#include <array>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,12 +18,29 @@ struct Unit {
   double divisor;
 };
 
-std::span<const Unit> size_units();           ///< base: byte
-std::span<const Unit> bandwidth_units();      ///< base: bit/s
-std::span<const Unit> byte_rate_units();      ///< base: B/s
-std::span<const Unit> flop_rate_units();      ///< base: flop/s
-std::span<const Unit> duration_units();       ///< base: second
-std::span<const Unit> long_duration_units();  ///< base: second; up to days
+/// Base: byte.
+inline constexpr std::array kSizeUnits = {
+    Unit{"TiB", 0x1p40, 1}, Unit{"TB", 1e12, 1},    Unit{"GiB", 0x1p30, 1},
+    Unit{"GB", 1e9, 1},     Unit{"MiB", 0x1p20, 1}, Unit{"MB", 1e6, 1},
+    Unit{"KiB", 0x1p10, 1}, Unit{"kB", 1e3, 1},     Unit{"B", 1, 1}};
+/// Base: bit/s.
+inline constexpr std::array kBandwidthUnits = {Unit{"Tbit/s", 1e12, 1}, Unit{"Gbit/s", 1e9, 1},
+                                               Unit{"Mbit/s", 1e6, 1}, Unit{"kbit/s", 1e3, 1},
+                                               Unit{"bit/s", 1, 1}};
+/// Base: B/s.
+inline constexpr std::array kByteRateUnits = {Unit{"TB/s", 1e12, 1}, Unit{"GB/s", 1e9, 1},
+                                              Unit{"MB/s", 1e6, 1}, Unit{"kB/s", 1e3, 1},
+                                              Unit{"B/s", 1, 1}};
+/// Base: flop/s.
+inline constexpr std::array kFlopRateUnits = {Unit{"Pflop/s", 1e15, 1}, Unit{"Tflop/s", 1e12, 1},
+                                              Unit{"Gflop/s", 1e9, 1}, Unit{"Mflop/s", 1e6, 1},
+                                              Unit{"flop/s", 1, 1}};
+/// Base: second.
+inline constexpr std::array kDurationUnits = {Unit{"s", 1, 1}, Unit{"ms", 1, 1e3},
+                                              Unit{"us", 1, 1e6}, Unit{"ns", 1, 1e9}};
+/// Base: second; up to days.
+inline constexpr std::array kLongDurationUnits = {Unit{"d", 86400, 1}, Unit{"h", 3600, 1},
+                                                  Unit{"min", 60, 1}, Unit{"s", 1, 1}};
 
 /// The shortest text that reads back to the same finite double.
 std::string format_number(double value);

@@ -27,7 +27,7 @@ void add_checkpoint(std::vector<Key>& keys, CheckpointSettings& c) {
   SectionKeys add(keys, "checkpoint");
   add("every_steps", Integer{&c.every_steps, 0, kAnyCount},
       "Steps between checkpoints. 0 writes none by steps.");
-  add("every", Quantity{&c.every_seconds, long_duration_units(), kLongest},
+  add("every", Quantity{&c.every_seconds, kLongDurationUnits, kLongest},
       "Time between checkpoints. 0 writes none by time.");
   add("keep", Integer{&c.keep, 1, 1000},
       "Number of newest checkpoints that are retained. When the run is finished, all but "
@@ -45,7 +45,7 @@ void add_checkpoint(std::vector<Key>& keys, CheckpointSettings& c) {
       "Allows a restart to change [training.optimizer], except name, frozen and "
       "relative_embeddings, and "
       "the length of the run. The new values apply from the checkpoint's step.");
-  add("time_limit", Quantity{&c.time_limit_seconds, long_duration_units(), kLongest},
+  add("time_limit", Quantity{&c.time_limit_seconds, kLongDurationUnits, kLongest},
       "Time from the start of the run within which it stops and has written a checkpoint. 0 sets "
       "no "
       "limit.");

@@ -9,10 +9,10 @@ namespace {
 
 void add_links(std::vector<Key>& keys, Draft::Links& links, const char* section) {
   SectionKeys add(keys, section);
-  add("bandwidth", QuantityList{&links.bits_per_second, bandwidth_units(), 1, 1e15},
+  add("bandwidth", QuantityList{&links.bits_per_second, kBandwidthUnits, 1, 1e15},
       "One value, or a list with one per boundary (per link between two ranks with "
       "stages_per_rank). 0 does not limit MPI.");
-  add("latency", QuantityList{&links.latency_seconds, duration_units(), 0, 3600},
+  add("latency", QuantityList{&links.latency_seconds, kDurationUnits, 0, 3600},
       "One value, or a list as for bandwidth.");
 }
 

@@ -33,9 +33,9 @@ void add_replicas(std::vector<Key>& keys, ReplicaSettings& settings) {
 
 void add_replica_links(std::vector<Key>& keys, Draft::Links& links) {
   SectionKeys add(keys, "network.replicas");
-  add("bandwidth", QuantityList{&links.bits_per_second, bandwidth_units(), 1, 1e15},
+  add("bandwidth", QuantityList{&links.bits_per_second, kBandwidthUnits, 1, 1e15},
       "Bandwidth of each rank's link to other replicas. 0 does not limit MPI.");
-  add("latency", QuantityList{&links.latency_seconds, duration_units(), 0, 3600},
+  add("latency", QuantityList{&links.latency_seconds, kDurationUnits, 0, 3600},
       "Latency of each rank's link to other replicas.");
 }
 

@@ -807,25 +807,25 @@ TEST_CASE("the reference names every key of the effective deck") {
 
 TEST_CASE("quantities keep their value through text") {
   using namespace deltapipe::deck;
-  CHECK(parse_quantity("8GiB", size_units()) == 8.0 * (1 << 30));
-  CHECK(parse_quantity(" 1.5  kB", size_units()) == 1500);
-  CHECK(parse_quantity("10Gbit/s", bandwidth_units()) == 1e10);
-  CHECK(parse_quantity("50us", duration_units()) == 50e-6);
-  CHECK(parse_quantity("1.5 h", long_duration_units()) == 5400);
-  CHECK_FALSE(parse_quantity("5 ms", long_duration_units()));
-  CHECK(format_quantity(1200, long_duration_units()) == "20 min");
-  CHECK(parse_quantity("1e-3", duration_units()) == 1e-3);
+  CHECK(parse_quantity("8GiB", kSizeUnits) == 8.0 * (1 << 30));
+  CHECK(parse_quantity(" 1.5  kB", kSizeUnits) == 1500);
+  CHECK(parse_quantity("10Gbit/s", kBandwidthUnits) == 1e10);
+  CHECK(parse_quantity("50us", kDurationUnits) == 50e-6);
+  CHECK(parse_quantity("1.5 h", kLongDurationUnits) == 5400);
+  CHECK_FALSE(parse_quantity("5 ms", kLongDurationUnits));
+  CHECK(format_quantity(1200, kLongDurationUnits) == "20 min");
+  CHECK(parse_quantity("1e-3", kDurationUnits) == 1e-3);
   for (const char* bad : {"", "GiB", "-1 GiB", "1 GiB x", "nan", "inf", "1e400", "1 gib", "+1 B"}) {
     INFO(bad);
-    CHECK_FALSE(parse_quantity(bad, size_units()));
+    CHECK_FALSE(parse_quantity(bad, kSizeUnits));
   }
-  CHECK(format_quantity(1e8, bandwidth_units()) == "100 Mbit/s");
-  CHECK(format_quantity(8.0 * (1 << 30), size_units()) == "8 GiB");
-  CHECK(format_quantity(0.001, duration_units()) == "1 ms");
-  CHECK(format_quantity(0, duration_units()) == "0");
+  CHECK(format_quantity(1e8, kBandwidthUnits) == "100 Mbit/s");
+  CHECK(format_quantity(8.0 * (1 << 30), kSizeUnits) == "8 GiB");
+  CHECK(format_quantity(0.001, kDurationUnits) == "1 ms");
+  CHECK(format_quantity(0, kDurationUnits) == "0");
   for (const double value : {0.0, 1.0, 3e-9, 1.0 / 3, 1e-300, 123456789.125, 1e8, 1e300}) {
-    for (const auto units :
-         {size_units(), bandwidth_units(), duration_units(), long_duration_units()}) {
+    for (const std::span<const Unit> units : std::initializer_list<std::span<const Unit>>{
+             kSizeUnits, kBandwidthUnits, kDurationUnits, kLongDurationUnits}) {
       CHECK(parse_quantity(format_quantity(value, units), units) == value);
     }
   }
