@@ -38,32 +38,25 @@ class Assign {
   }
 
   void operator()(const IntegerList& list) const {
-    std::vector<int> values;
-    for_each_element([&](const toml::node& element) {
-      values.push_back(static_cast<int>(checked(element, list.low, list.high)));
+    *list.value = elements<int>([&](const toml::node& element) {
+      return static_cast<int>(checked(element, list.low, list.high));
     });
-    *list.value = values;
   }
 
   void operator()(const Real& real) const {
-    const std::optional<double> value = node_.is_number() ? node_.value<double>() : std::nullopt;
-    if (!value) wrong_type(node_);
-    const bool above = real.low_open ? *value > real.low : *value >= real.low;
-    const bool below = real.high_open ? *value < real.high : *value <= real.high;
-    if (!(real.or_zero && *value == 0) && (!above || !below)) out_of_range(node_);
-    *real.value = *value;
+    const double value = number(node_);
+    const bool above = real.low_open ? value > real.low : value >= real.low;
+    const bool below = real.high_open ? value < real.high : value <= real.high;
+    if (!(real.or_zero && value == 0) && (!above || !below)) out_of_range(node_);
+    *real.value = value;
   }
 
   void operator()(const RealList& list) const {
-    std::vector<double> values;
-    for_each_element([&](const toml::node& element) {
-      const std::optional<double> value =
-          element.is_number() ? element.value<double>() : std::nullopt;
-      if (!value) wrong_type(element);
-      if (*value != 0 && !(*value >= list.low && *value <= list.high)) out_of_range(element);
-      values.push_back(*value);
+    *list.value = elements<double>([&](const toml::node& element) {
+      const double value = number(element);
+      if (value != 0 && !(value >= list.low && value <= list.high)) out_of_range(element);
+      return value;
     });
-    *list.value = values;
   }
 
   void operator()(const Text& text) const {
@@ -74,13 +67,11 @@ class Assign {
   }
 
   void operator()(const TextList& list) const {
-    std::vector<std::string> values;
-    for_each_element([&](const toml::node& element) {
+    *list.value = elements<std::string>([&](const toml::node& element) {
       const auto* value = element.as_string();
       if (value == nullptr) wrong_type(element);
-      values.push_back(value->get());
+      return value->get();
     });
-    *list.value = values;
   }
 
   void operator()(const Choice& choice) const {
@@ -93,7 +84,7 @@ class Assign {
   }
 
   void operator()(const Size& size) const {
-    const double bytes = quantity(node_, size_units(), 0, std::numeric_limits<double>::max());
+    const double bytes = quantity(node_, kSizeUnits, 0, std::numeric_limits<double>::max());
     constexpr double limit = 9007199254740992.0;  // 2^53: above it doubles skip integers
     if (bytes != std::floor(bytes) || bytes > limit) out_of_range(node_);
     *size.value = static_cast<std::uint64_t>(bytes);
@@ -104,11 +95,9 @@ class Assign {
   }
 
   void operator()(const QuantityList& list) const {
-    std::vector<double> values;
-    for_each_element([&](const toml::node& element) {
-      values.push_back(quantity(element, list.units, list.low, list.high));
+    *list.value = elements<double>([&](const toml::node& element) {
+      return quantity(element, list.units, list.low, list.high);
     });
-    *list.value = values;
   }
 
  private:
@@ -119,11 +108,20 @@ class Assign {
     return text == nullptr ? std::nullopt : std::optional<std::string>(text->get());
   }
 
-  template <class Function>
-  void for_each_element(Function function) const {
+  /// The values of all elements; a value alone is a list of one.
+  template <class T, class ValueOf>
+  std::vector<T> elements(const ValueOf& value_of) const {
     const toml::array* array = node_.as_array();
-    if (array == nullptr) return function(node_);
-    for (const toml::node& element : *array) function(element);
+    if (array == nullptr) return {value_of(node_)};
+    std::vector<T> values;
+    for (const toml::node& element : *array) values.push_back(value_of(element));
+    return values;
+  }
+
+  double number(const toml::node& node) const {
+    const std::optional<double> value = node.is_number() ? node.value<double>() : std::nullopt;
+    if (!value) wrong_type(node);
+    return *value;
   }
 
   std::int64_t checked(const toml::node& node, std::int64_t low, std::int64_t high) const {
