@@ -15,7 +15,6 @@
 #include "app/checkpoint/restart.hpp"
 #include "app/checkpoint/restart_deck.hpp"
 #include "app/deck/deck.hpp"
-#include "app/output/former_run_file.hpp"
 #include "comm/transport/collectives.hpp"
 #include "core/base/error.hpp"
 
@@ -107,7 +106,7 @@ bool goes_on(const std::string& deck, const Settings& settings) {
 
 /// True when the run was finished by this very job, whose command says output.overwrite: a job that
 /// is requeued after its end, as when its node failed, repeats the command.
-bool is_of_this_job(const RunFileSummary& found, const Settings& settings) {
+bool is_of_this_job(const FormerRun& found, const Settings& settings) {
   if (found.slurm_job.empty() || found.slurm_job != slurm_job()) return false;
   try {
     const Settings theirs = parse_stored_deck(found.deck, "its deck");
@@ -169,7 +168,7 @@ FormerRun look(const Settings& settings) {
                          .file = path,
                          .remedy = fmt::format("put it back, {}", kWayOut),
                          .keys = {"output.directory"}});
-      return {newest->run_id, false, true, newest->deck, newest->step, 0};
+      return {newest->run_id, false, true, newest->deck, newest->step, 0, ""};
     }
     std::error_code error;
     if (!overwrites && fs::exists(fs::symlink_status(path, error)))
@@ -180,17 +179,15 @@ FormerRun look(const Settings& settings) {
     expect_no_model(settings);
     return {};
   }
-  FormerRun former{found->run_id, found->is_finished, found->has_checkpoints,
-                   found->deck,   found->steps,       found->evaluations};
   if (found->is_finished) {
     if (overwrites && !is_of_this_job(*found, settings)) return {};
-    expect_same_deck(former, settings);
+    expect_same_deck(*found, settings);
   } else if (overwrites && !goes_on(found->deck, settings)) {
     return {};
-  } else if (former.run_id.empty()) {
-    expect_replaceable(settings, former);
+  } else if (found->run_id.empty()) {
+    expect_replaceable(settings, *found);
   }
-  return former;
+  return *found;
 }
 
 }  // namespace

@@ -8,23 +8,16 @@
 #include <string>
 
 #include "app/deck/settings.hpp"
+#include "app/output/former_run_file.hpp"
 #include "comm/transport/process_grid.hpp"
 #include "comm/transport/progress_thread.hpp"
 
 namespace deltapipe {
 
-/// The run of this deck that output.directory has.
-struct FormerRun {
-  std::string run_id;  ///< empty: there is no such run
-  bool is_finished = false;
-  // Known to rank 0 only.
-  bool has_checkpoints = false;  ///< some were complete, wherever they are now
-  std::string deck;
-  std::uint64_t steps = 0, evaluations = 0;  ///< rows of its run file
-};
-
-/// Collective. UserError when a start would have to replace a finished run of another deck, a file
-/// that is not a run file, or a model, and output.overwrite does not allow it.
+/// Collective. The run of this deck that output.directory has; run_id is empty if there is none.
+/// Ranks other than 0 know only run_id and is_finished. UserError when a start would have to
+/// replace a finished run of another deck, a file that is not a run file, or a model, and
+/// output.overwrite does not allow it.
 FormerRun find_former_run(const Settings& settings, const ProcessGrid& grid,
                           ProgressThread& progress);
 

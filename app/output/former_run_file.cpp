@@ -99,15 +99,15 @@ std::vector<CheckpointRecord> FormerFile::checkpoints_until(std::uint64_t step) 
   return records;
 }
 
-std::optional<RunFileSummary> find_run_file(const std::string& path) {
+std::optional<FormerRun> find_run_file(const std::string& path) {
   try {
     const hdf5::File file = hdf5::File::open_read_only(path);
     const auto rows = [&](const char* table) -> std::uint64_t {
       return file.exists(table) ? file.open_group(table).open_dataset("step").rows() : 0;
     };
-    return RunFileSummary{
-        file.find_plain_attribute("finished") == "1",
+    return FormerRun{
         file.find_plain_attribute("run_id").value_or(""),
+        file.find_plain_attribute("finished") == "1",
         rows("checkpoints") > 0,
         file.has_attribute("deck") ? file.read_string_attribute("deck") : std::string(),
         rows("steps"),

@@ -13,18 +13,18 @@
 
 namespace deltapipe {
 
-/// Content of the run file that an earlier start of a run left.
-struct RunFileSummary {
+/// A run of an earlier start, by its run file.
+struct FormerRun {
+  std::string run_id;  ///< empty: not recorded
   bool is_finished = false;
-  std::string run_id;            ///< empty: not recorded
-  bool has_checkpoints = false;  ///< some were complete
+  bool has_checkpoints = false;  ///< some were complete, wherever they are now
   std::string deck;              ///< as in RunAttributes; empty: not there
   std::uint64_t steps = 0;       ///< rows of /steps
   std::uint64_t evaluations = 0;
   std::string slurm_job;  ///< of the last start
 };
 /// Returns nothing if the file is missing or cannot be read.
-std::optional<RunFileSummary> find_run_file(const std::string& path);
+std::optional<FormerRun> find_run_file(const std::string& path);
 
 /// The rows up to a step, plain or through the codecs. UserError if the file is damaged.
 std::vector<EvaluationLoss> losses_of_evaluations(const std::string& path, bool through_codec,
