@@ -249,6 +249,12 @@ CheckpointMarker read_marker(const std::string& checkpoint) {
   return marker;
 }
 
+std::optional<CheckpointMarker> find_marker(const std::string& directory, std::uint64_t step) try {
+  return read_marker(directory + "/" + checkpoint_name(step));
+} catch (const UserError&) {
+  return std::nullopt;
+}
+
 CheckpointFile secure_file(const std::string& directory, const std::string& name) {
   const std::string path = directory + "/" + name;
   const OpenFile file(path);

@@ -70,6 +70,9 @@ std::vector<std::uint64_t> checkpoint_steps(const std::string& directory);
 /// version of the format, or of another step than the directory's name says.
 CheckpointMarker read_marker(const std::string& checkpoint);
 
+/// Returns the marker of the checkpoint of that step; nothing where read_marker() throws.
+std::optional<CheckpointMarker> find_marker(const std::string& directory, std::uint64_t step);
+
 /// Size and hash of a file that was written, which is on the disk when this returns. UserError when
 /// that fails.
 CheckpointFile secure_file(const std::string& directory, const std::string& name);

@@ -5,8 +5,6 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/base/error.hpp"
-
 namespace deltapipe {
 
 namespace {
@@ -14,11 +12,8 @@ namespace {
 /// By the marker or, where that is damaged, by the step.
 bool is_milestone_of(const std::string& directory, std::uint64_t step,
                      const CheckpointSettings& settings) {
-  try {
-    return read_marker(directory + "/" + checkpoint_name(step)).milestone;
-  } catch (const UserError&) {
-    return is_milestone(settings, step);
-  }
+  const std::optional<CheckpointMarker> marker = find_marker(directory, step);
+  return marker ? marker->milestone : is_milestone(settings, step);
 }
 
 }  // namespace
@@ -42,15 +37,11 @@ void remove_superseded(const std::string& directory, const CheckpointMarker& new
   std::vector<std::uint64_t> steps = checkpoint_steps(directory);
   std::reverse(steps.begin(), steps.end());
   for (const std::uint64_t step : steps) {
-    bool stays = false;
-    try {
-      const CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
-      stays = marker.run_id == newest.run_id && step <= newest.step &&
-              (marker.milestone || kept < settings.keep);
-      if (stays && !marker.milestone) ++kept;
-    } catch (const UserError&) {
-      stays = is_milestone(settings, step);
-    }
+    const std::optional<CheckpointMarker> marker = find_marker(directory, step);
+    const bool stays = marker ? marker->run_id == newest.run_id && step <= newest.step &&
+                                    (marker->milestone || kept < settings.keep)
+                              : is_milestone(settings, step);
+    if (stays && marker && !marker->milestone) ++kept;
     if (!stays) remove_or_warn(directory, step);
   }
 }
@@ -62,11 +53,10 @@ void remove_checkpoints_but(const std::string& directory, const CheckpointSettin
 }
 
 void remove_checkpoints_of(const std::string& directory, const std::string& run_id) {
-  for (const std::uint64_t step : checkpoint_steps(directory)) try {
-      const CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(step));
-      if (marker.run_id == run_id && !marker.milestone) remove_or_warn(directory, step);
-    } catch (const UserError&) {
-    }
+  for (const std::uint64_t step : checkpoint_steps(directory))
+    if (const auto marker = find_marker(directory, step);
+        marker && marker->run_id == run_id && !marker->milestone)
+      remove_or_warn(directory, step);
 }
 
 }  // namespace deltapipe

@@ -15,7 +15,6 @@
 #include "app/checkpoint/spill_references.hpp"
 #include "app/output/former_run_file.hpp"
 #include "comm/transport/collectives.hpp"
-#include "core/base/error.hpp"
 #include "core/base/printable.hpp"
 
 namespace deltapipe {
@@ -57,10 +56,8 @@ Runs share(const Runs& mine, const ProcessGrid& grid, ProgressThread& progress) 
 
 std::vector<CheckpointMarker> markers_in(const std::string& directory) {
   std::vector<CheckpointMarker> markers;
-  for (const std::uint64_t step : checkpoint_steps(directory)) try {
-      markers.push_back(read_marker(directory + "/" + checkpoint_name(step)));
-    } catch (const UserError&) {
-    }
+  for (const std::uint64_t step : checkpoint_steps(directory))
+    if (auto marker = find_marker(directory, step)) markers.push_back(std::move(*marker));
   return markers;
 }
 

@@ -104,11 +104,8 @@ void tell_skipped(std::uint64_t step, const std::vector<std::string>& problems) 
 bool has_checkpoint_of(const std::string& directory, const std::vector<std::uint64_t>& steps,
                        const std::string& run_id) {
   return std::any_of(steps.begin(), steps.end(), [&](std::uint64_t step) {
-    try {
-      return read_marker(directory + "/" + checkpoint_name(step)).run_id == run_id;
-    } catch (const UserError&) {
-      return false;
-    }
+    const std::optional<CheckpointMarker> marker = find_marker(directory, step);
+    return marker && marker->run_id == run_id;
   });
 }
 

@@ -123,12 +123,10 @@ std::optional<CheckpointMarker> newest_checkpoint(const Settings& settings) {
   const bool is_own_directory = settings.checkpoint.directory.empty();
   const std::string output = absolute_output_directory(settings);
   const std::vector<std::uint64_t> steps = checkpoint_steps(directory);
-  for (auto step = steps.rbegin(); step != steps.rend(); ++step) try {
-      CheckpointMarker marker = read_marker(directory + "/" + checkpoint_name(*step));
-      if (is_own_directory || (marker.output_directory == output && !marker.milestone))
-        return marker;
-    } catch (const UserError&) {
-    }
+  for (auto step = steps.rbegin(); step != steps.rend(); ++step)
+    if (auto marker = find_marker(directory, *step);
+        marker && (is_own_directory || (marker->output_directory == output && !marker->milestone)))
+      return marker;
   return std::nullopt;
 }
 
