@@ -79,12 +79,8 @@ std::string bytes_text(std::uint64_t bytes) {
 
 std::string duration_text(double seconds) {
   const auto whole = static_cast<long>(std::max(0.0, seconds) + 0.5);
-  char text[64];
-  if (whole >= 3600)
-    std::snprintf(text, sizeof text, "%ld:%02ld:%02ld", whole / 3600, whole / 60 % 60, whole % 60);
-  else
-    std::snprintf(text, sizeof text, "%ld:%02ld", whole / 60, whole % 60);
-  return text;
+  if (whole < 3600) return fmt::format("{}:{:02}", whole / 60, whole % 60);
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 void RateMeter::add(double seconds, std::uint64_t tokens, std::uint64_t bytes) {
