@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// What run.h5 records beside steps and evaluations.
+// What run.h5 has beside steps and evaluations.
 #pragma once
 
 #include <array>
