@@ -46,15 +46,13 @@ void AttentionBranch<Real>::forward(const BlockPass<Real>& pass, const MatrixRef
   const int C = options_.channels;
   const MatrixRef<Real> qkv = narrow(pass.saved[kQkv], rows, 3 * C);
   const MatrixRef<Real> attention = narrow(pass.saved[kAttention], rows, C);
-  const double attention_drop = pass.training ? options_.attention_dropout : 0;
-  const double drop = pass.training ? options_.dropout : 0;
 
   qkv_.forward(exec, norm_.normalized(exec, x, {pass.saved[kStatistics], rows}, w), qkv, w);
   w.attention.forward(exec, shape(pass.batch.samples, pass.batch.tokens), qkv,
-                      dropout_of(pass.batch, attention_drop, options_.dropout_site),
+                      pass.dropout(options_.attention_dropout, options_.dropout_site),
                       pass.batch.length_B, attention, elements_of(pass.saved[kLogSum]), w.products);
   out_.residual_forward(exec, w.products.input(exec, attention), x,
-                        dropout_of(pass.batch, drop, options_.dropout_site + 1),
+                        pass.dropout(options_.dropout, options_.dropout_site + 1),
                         narrow(w.branch_NC, rows, C), y, w);
 }
 
@@ -81,8 +79,8 @@ void AttentionBranch<Real>::backward(const BlockPass<Real>& pass, const MatrixRe
   out_.input_gradient(exec, dbranch_operand, branch, w);
   w.attention.backward(
       exec, shape(pass.batch.samples, pass.batch.tokens), narrow(pass.saved[kQkv], rows, 3 * C),
-      dropout_of(pass.batch, options_.attention_dropout, options_.dropout_site),
-      pass.batch.length_B, attention, elements_of(pass.saved[kLogSum]), branch, dqkv, w.products);
+      pass.dropout(options_.attention_dropout, options_.dropout_site), pass.batch.length_B,
+      attention, elements_of(pass.saved[kLogSum]), branch, dqkv, w.products);
   backward_normalized_linear<Real>(exec, norm_, qkv_, x, {pass.saved[kStatistics], rows}, dqkv, dx,
                                    accumulate, pass.postponed == nullptr, w);
 }

@@ -34,6 +34,17 @@ struct BlockPass {
   const Matrix<Real>* saved;      ///< Block::saved()
   const Matrix<Real>* postponed;  ///< Block::postponed(); null: backward() computes everything
   bool training;
+
+  /// Returns dropout of one site of the network; outside of training, of probability 0.
+  Dropout dropout(double probability, std::uint32_t site) const {
+    Dropout d;
+    d.probability = training ? static_cast<float>(probability) : 0;
+    d.stream = RandomStream(batch.seed, batch.step, site);
+    d.sample_id_B = batch.sample_id_B;
+    d.tokens = batch.tokens;
+    d.most_tokens = std::max(batch.most_tokens, batch.tokens);
+    return d;
+  }
 };
 
 /// A differentiable function of rows, y_MD = block(x_NC). Blocks share the stage's Workspace, whose
@@ -114,16 +125,5 @@ class LastEnd {
   virtual VectorRef<const Real> logits(const ExecSpace& exec, const Workspace<Real>& workspace,
                                        const MatrixRef<Real>& x_1C) = 0;
 };
-
-/// Returns dropout of one site of the network.
-inline Dropout dropout_of(const MicroBatch& batch, double probability, std::uint32_t site) {
-  Dropout d;
-  d.probability = static_cast<float>(probability);
-  d.stream = RandomStream(batch.seed, batch.step, site);
-  d.sample_id_B = batch.sample_id_B;
-  d.tokens = batch.tokens;
-  d.most_tokens = std::max(batch.most_tokens, batch.tokens);
-  return d;
-}
 
 }  // namespace deltapipe

@@ -12,8 +12,9 @@ namespace deltapipe {
 namespace {
 
 /// Returns dropout of one row for each sample.
-Dropout dropout_of_samples(const MicroBatch& batch, const ClassificationOptions& options) {
-  Dropout dropout = dropout_of(batch, options.dropout, options.dropout_site);
+template <class Real>
+Dropout dropout_of_samples(const BlockPass<Real>& pass, const ClassificationOptions& options) {
+  Dropout dropout = pass.dropout(options.dropout, options.dropout_site);
   dropout.tokens = 1;
   return dropout;
 }
@@ -131,7 +132,7 @@ void ClassificationHead<Real>::forward(const BlockPass<Real>& pass, const Matrix
   MatrixRef<Real> features = hidden(exec, pooled, w);
   if (pass.training && options_.dropout > 0) {
     const MatrixRef<Real> dropped = narrow(dropped_BC_, samples, options_.channels);
-    apply_dropout<Real>(exec, dropout_of_samples(batch, options_), features, dropped);
+    apply_dropout<Real>(exec, dropout_of_samples(pass, options_), features, dropped);
     features = dropped;
   }
   output_.forward(exec, w.products.input(exec, features), logits, w);
@@ -165,7 +166,7 @@ void ClassificationHead<Real>::backward(const BlockPass<Real>& pass,
                              w);
   output_.input_gradient(exec, dlogits_operand, gradient, w);
   if (options_.dropout > 0)
-    apply_dropout<Real>(exec, dropout_of_samples(pass.batch, options_), gradient, gradient);
+    apply_dropout<Real>(exec, dropout_of_samples(pass, options_), gradient, gradient);
   MatrixRef<Real> dpooled = gradient;
   if (dense_) {
     const MatrixRef<Real> hidden = narrow(hidden_BC_, samples, options_.channels);

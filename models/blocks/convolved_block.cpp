@@ -59,13 +59,12 @@ void ConvolvedBlock<Real>::forward_saved(const BlockPass<Real>& pass,
   block_->forward_output(pass, x, sum);
   convolution_.forward(exec, windows_of(pass, x), convolved, w);
   if (pass.training && options_.dropout > 0)
-    apply_dropout<Real>(exec, dropout_of(pass.batch, options_.dropout, options_.dropout_site),
-                        convolved, convolved);
+    apply_dropout<Real>(exec, pass.dropout(options_.dropout, options_.dropout_site), convolved,
+                        convolved);
   const MatrixRef<Real> activated = narrow(w.branch_NC, rows, C);
   activation_forward<Real>(exec, options_.activation, convolved, activated);
-  add_values<Real>("deltapipe::ConvolvedBlock::add", exec,
-                   VectorRef<const Real>(activated.data(), activated.size()),
-                   VectorRef<Real>(sum.data(), sum.size()));
+  add_values<Real>("deltapipe::ConvolvedBlock::add", exec, elements_of(activated),
+                   elements_of(sum));
 }
 
 template <class Real>
@@ -100,8 +99,8 @@ void ConvolvedBlock<Real>::backward(const BlockPass<Real>& pass, const MatrixRef
   Kokkos::deep_copy(exec, dconvolved, gradient);
   activation_backward<Real>(exec, options_.activation, convolved, dconvolved, branch);
   if (options_.dropout > 0)
-    apply_dropout<Real>(exec, dropout_of(pass.batch, options_.dropout, options_.dropout_site),
-                        dconvolved, dconvolved);
+    apply_dropout<Real>(exec, pass.dropout(options_.dropout, options_.dropout_site), dconvolved,
+                        dconvolved);
   block_->backward(pass, x, gradient, accumulate);
 
   const Operand<Real> dconvolved_operand = w.products.gradient(exec, dconvolved);

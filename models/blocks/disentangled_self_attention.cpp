@@ -49,16 +49,9 @@ void DisentangledSelfAttention<Real>::require(const StageCapacity& capacity,
 }
 
 template <class Real>
-Dropout DisentangledSelfAttention<Real>::probability_dropout(const BlockPass<Real>& pass) const {
-  return dropout_of(pass.batch, pass.training ? options_.attention.attention_dropout : 0,
-                    options_.attention.dropout_site);
-}
-
-template <class Real>
 Dropout DisentangledSelfAttention<Real>::position_dropout(const BlockPass<Real>& pass,
                                                           int rows) const {
-  Dropout dropout = dropout_of(pass.batch, pass.training ? options_.attention.dropout : 0,
-                               options_.position_dropout_site);
+  Dropout dropout = pass.dropout(options_.attention.dropout, options_.position_dropout_site);
   dropout.tokens = rows;
   return dropout;
 }

@@ -56,7 +56,9 @@ class DisentangledSelfAttention final : public SelfAttention<Real> {
     return {samples, tokens, options_.attention.heads, channels() / options_.attention.heads,
             false};
   }
-  Dropout probability_dropout(const BlockPass<Real>& pass) const;
+  Dropout probability_dropout(const BlockPass<Real>& pass) const {
+    return pass.dropout(options_.attention.attention_dropout, options_.attention.dropout_site);
+  }
   Dropout position_dropout(const BlockPass<Real>& pass, int rows) const;
   /// Returns the number of kinds of scores by relative positions.
   int kinds() const { return options_.content_to_position + options_.position_to_content; }

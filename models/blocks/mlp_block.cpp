@@ -38,10 +38,9 @@ void MlpBlock<Real>::forward_output(const BlockPass<Real>& pass, const MatrixRef
                                     const MatrixRef<Real>& y) const {
   const Workspace<Real>& w = pass.workspace;
   const int rows = x.extent_int(0);
-  const double drop = pass.training ? options_.dropout : 0;
   down_.residual_forward(pass.exec,
                          activated(pass, options_.activation, hidden(pass, rows), w.wide_NF), x,
-                         dropout_of(pass.batch, drop, options_.dropout_site),
+                         pass.dropout(options_.dropout, options_.dropout_site),
                          narrow(w.branch_NC, rows, options_.channels), y, w);
 }
 
@@ -60,14 +59,14 @@ void MlpBlock<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<Real>
       branch_gradient(pass, options_.dropout, options_.dropout_site, dx);
   const Operand<Real> dbranch_operand = w.products.gradient(exec, dbranch);
   down_.input_gradient(exec, dbranch_operand, dhidden, w);
-  const Operand<Real> activated =
+  const Operand<Real> active =
       w.products.make_input(narrow(w.wide2_NF, rows, F), [&](const auto& y) {
         activation_backward<Real>(exec, options_.activation, hidden(pass, rows), dhidden, y);
       });
   if (pass.postponed)
     Kokkos::deep_copy(exec, narrow(pass.postponed[kDownGradient], rows, C), dbranch);
   else
-    down_.parameter_gradient(exec, activated, dbranch_operand, accumulate, w);
+    down_.parameter_gradient(exec, active, dbranch_operand, accumulate, w);
   backward_normalized_linear<Real>(exec, norm_, up_, x, {pass.saved[kStatistics], rows}, dhidden,
                                    dx, accumulate, pass.postponed == nullptr, w);
 }

@@ -65,16 +65,13 @@ void PostNormBlock<Real>::forward_saved(const BlockPass<Real>& pass,
   const MatrixRef<Real> hidden = narrow(saved(pass, kHidden), rows, F);
   const MatrixRef<Real> h = narrow(w.norm_NC, rows, C);
   const MatrixRef<Real> branch = narrow(w.branch_NC, rows, C);
-  const auto dropout = [&](double probability, std::uint32_t site) {
-    return dropout_of(pass.batch, pass.training ? probability : 0, site);
-  };
   attention_->forward(pass, x, attention);
   out_.residual_forward(exec, w.products.input(exec, attention), x,
-                        dropout(options_.dropout, options_.dropout_site + 1), branch, a, w);
+                        pass.dropout(options_.dropout, options_.dropout_site + 1), branch, a, w);
   norm1_.forward(exec, a, h, {saved(pass, kStatistics1), rows});
   up_.forward(exec, w.products.input(exec, h), hidden, w);
   down_.residual_forward(exec, activated(pass, mlp_.activation, hidden, w.wide_NF), h,
-                         dropout(mlp_.dropout, mlp_.dropout_site), branch,
+                         pass.dropout(mlp_.dropout, mlp_.dropout_site), branch,
                          narrow(saved(pass, kSum2), rows, C), w);
 }
 
@@ -116,7 +113,7 @@ void PostNormBlock<Real>::backward_mlp(const BlockPass<Real>& pass, const Matrix
   const MatrixRef<Real> dbranch = branch_gradient(pass, mlp_.dropout, mlp_.dropout_site, gradient);
   const Operand<Real> dbranch_operand = w.products.gradient(exec, dbranch);
   down_.input_gradient(exec, dbranch_operand, dhidden, w);
-  const Operand<Real> activated =
+  const Operand<Real> active =
       w.products.make_input(narrow(w.wide2_NF, rows, F), [&](const auto& y) {
         activation_backward<Real>(exec, mlp_.activation, narrow(saved(pass, kHidden), rows, F),
                                   dhidden, y);
@@ -124,7 +121,7 @@ void PostNormBlock<Real>::backward_mlp(const BlockPass<Real>& pass, const Matrix
   if (pass.postponed)
     Kokkos::deep_copy(exec, narrow(postponed(pass, kDownGradient), rows, C), dbranch);
   else
-    down_.parameter_gradient(exec, activated, dbranch_operand, accumulate, w);
+    down_.parameter_gradient(exec, active, dbranch_operand, accumulate, w);
 
   const Operand<Real> dhidden_operand = w.products.gradient(exec, dhidden);
   up_.input_gradient(exec, dhidden_operand, gradient, w, true);

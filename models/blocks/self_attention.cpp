@@ -26,10 +26,9 @@ void DotProductAttention<Real>::forward(const BlockPass<Real>& pass, const Matri
   const Workspace<Real>& w = pass.workspace;
   const MatrixRef<Real> qkv = narrow(pass.saved[kQkv], x.extent_int(0), 3 * options_.channels);
   qkv_.forward(pass.exec, w.products.input(pass.exec, x), qkv, w);
-  w.attention.forward(
-      pass.exec, shape(pass.batch.samples, pass.batch.tokens), qkv,
-      dropout_of(pass.batch, pass.training ? options_.attention_dropout : 0, options_.dropout_site),
-      pass.batch.length_B, attention, elements_of(pass.saved[kLogSum]), w.products);
+  w.attention.forward(pass.exec, shape(pass.batch.samples, pass.batch.tokens), qkv,
+                      pass.dropout(options_.attention_dropout, options_.dropout_site),
+                      pass.batch.length_B, attention, elements_of(pass.saved[kLogSum]), w.products);
 }
 
 template <class Real>
@@ -42,11 +41,10 @@ void DotProductAttention<Real>::backward(const BlockPass<Real>& pass, const Matr
   const int rows = x.extent_int(0), C = options_.channels;
   const MatrixRef<Real> dqkv =
       narrow(pass.postponed ? pass.postponed[kQkvGradient] : w.wide_NF, rows, 3 * C);
-  w.attention.backward(exec, shape(pass.batch.samples, pass.batch.tokens),
-                       narrow(pass.saved[kQkv], rows, 3 * C),
-                       dropout_of(pass.batch, options_.attention_dropout, options_.dropout_site),
-                       pass.batch.length_B, attention, elements_of(pass.saved[kLogSum]), dattention,
-                       dqkv, w.products);
+  w.attention.backward(
+      exec, shape(pass.batch.samples, pass.batch.tokens), narrow(pass.saved[kQkv], rows, 3 * C),
+      pass.dropout(options_.attention_dropout, options_.dropout_site), pass.batch.length_B,
+      attention, elements_of(pass.saved[kLogSum]), dattention, dqkv, w.products);
   const Operand<Real> dqkv_operand = w.products.gradient(exec, dqkv);
   if (!pass.postponed)
     qkv_.parameter_gradient(exec, w.products.input(exec, x), dqkv_operand, accumulate, w);

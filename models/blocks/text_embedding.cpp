@@ -46,7 +46,7 @@ void TextEmbedding<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<R
   sum(pass, 0, before);
   if (norm_) norm_->forward(pass.exec, before, x, {statistics_, rows});
   if (pass.training && dropout_ > 0)
-    apply_dropout<Real>(pass.exec, dropout_of(pass.batch, dropout_, site_), x, x);
+    apply_dropout<Real>(pass.exec, pass.dropout(dropout_, site_), x, x);
 }
 
 template <class Real>
@@ -57,7 +57,7 @@ void TextEmbedding<Real>::backward(const BlockPass<Real>& pass, const MatrixRef<
   const bool frozen = tokens_->wte_frozen();
   const MatrixRef<Real> kept = frozen ? gradient : tokens_->stored_gradient(pass.batch);
   if (dropout_ > 0)
-    apply_dropout<Real>(exec, dropout_of(pass.batch, dropout_, site_), gradient, kept);
+    apply_dropout<Real>(exec, pass.dropout(dropout_, site_), gradient, kept);
   else if (!frozen)
     Kokkos::deep_copy(exec, kept, gradient);
   if (norm_) backward_norm(pass, kept, accumulate);

@@ -54,7 +54,7 @@ MatrixRef<Real> branch_gradient(const BlockPass<Real>& pass, double dropout, std
   if (dropout == 0) return gradient;
   const MatrixRef<Real> dropped =
       narrow(pass.workspace.norm_NC, gradient.extent_int(0), gradient.extent_int(1));
-  apply_dropout<Real>(pass.exec, dropout_of(pass.batch, dropout, site), gradient, dropped);
+  apply_dropout<Real>(pass.exec, pass.dropout(dropout, site), gradient, dropped);
   return dropped;
 }
 

@@ -57,7 +57,7 @@ void PatchEmbedding<Real>::forward(const BlockPass<Real>& pass, const MatrixRef<
   place_patches<Real>(pass.exec, made, parameters_.value(class_token_),
                       rows(parameters_.matrix(positions_)), x);
   if (pass.training && dropout_ > 0)
-    apply_dropout<Real>(pass.exec, dropout_of(pass.batch, dropout_, site_), x, x);
+    apply_dropout<Real>(pass.exec, pass.dropout(dropout_, site_), x, x);
 }
 
 template <class Real>
@@ -67,8 +67,7 @@ void PatchEmbedding<Real>::backward(const BlockPass<Real>& pass, const MatrixRef
   const ExecSpace& exec = pass.exec;
   const Workspace<Real>& w = pass.workspace;
   const int tokens = patches() + 1;
-  if (dropout_ > 0)
-    apply_dropout<Real>(exec, dropout_of(pass.batch, dropout_, site_), gradient, gradient);
+  if (dropout_ > 0) apply_dropout<Real>(exec, pass.dropout(dropout_, site_), gradient, gradient);
   if (is_trained(positions_))
     position_gradient<Real>(exec, gradient, tokens, accumulate,
                             rows(parameters_.gradient_matrix(positions_)));
