@@ -45,6 +45,7 @@
 #include "core/data/sampler.hpp"
 #include "core/data/settings.hpp"
 #include "core/data/token_store.hpp"
+#include "core/files/descriptor.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/image_file.hpp"
 #include "core/files/input_file.hpp"
