@@ -9,7 +9,7 @@ import re
 
 from sources import ROOT, cpp_files, finish
 
-LAUNCH = re.compile(r"\b(?:parallel_(?:for|reduce|scan)|for_rows|for_range|as_kernel|for_each_attention_block)\s*\(\s*(.{0,80})", re.DOTALL)
+LAUNCH = re.compile(r"\b(?:parallel_(?:for|reduce|scan)|for_rows|for_elements|for_range|as_kernel|for_each_attention_block)\s*\(\s*(.{0,80})", re.DOTALL)
 NAMED = re.compile(
     r"\b(?:pushRegion|ScopedRegion\s*\w*|Kokkos::fence|WithoutInitializing\s*,|view_alloc)"
     r'\s*\(?\s*"([^"]*)"')

@@ -61,6 +61,18 @@ KOKKOS_FORCEINLINE_FUNCTION void row_for_synced(const Member& team, int n, const
   if constexpr (!kHostExecution) team.team_barrier();
 }
 
+/// Calls body(n, c) for all rows and columns of a matrix; the calls are independent. A team's row
+/// is a loop over its columns that vectorises. Asynchronous on exec.
+template <class Body>
+void for_elements(const char* label, const ExecSpace& exec, int rows, int columns,
+                  const Body& body) {
+  for_rows(
+      label, row_policy(exec, rows), DELTAPIPE_LAMBDA(const RowMember& team) {
+        const int n = team.league_rank();
+        row_for(team, columns, [&](int c) { body(n, c); });
+      });
+}
+
 inline constexpr int kRowLanes = 16;
 
 /// Returns the sum of body(i) over [0, n), the same value in all threads of the team.

@@ -14,16 +14,10 @@ namespace deltapipe {
 template <class Real>
 void keep_keys_and_values(const ExecSpace& exec, const MatrixRef<const Real>& qkv_N3C, int first,
                           const MatrixRef<Real>& kept_T2C) {
-  const int width = kept_T2C.extent_int(1);
-  const int queries = width / 2;
-  for_rows(
-      "deltapipe::CachedAttention::keep", row_policy(exec, qkv_N3C.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Real* const from = &qkv_N3C(n, queries);
-        Real* const to = &kept_T2C(first + n, 0);
-        row_for(team, width, [=](int c) { to[c] = from[c]; });
-      });
+  const int queries = kept_T2C.extent_int(1) / 2;
+  for_elements(
+      "deltapipe::CachedAttention::keep", exec, qkv_N3C.extent_int(0), kept_T2C.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int c) { kept_T2C(first + n, c) = qkv_N3C(n, queries + c); });
 }
 
 /// Returns the dot product of two rows, in the order of row_sum().

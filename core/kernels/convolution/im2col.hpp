@@ -118,14 +118,11 @@ template <class Real, class T>
 void pixel_major_weight(const ExecSpace& exec, const ConvolutionShape& shape,
                         const VectorRef<const Real>& weight, const MatrixRef<T>& w_OF) {
   const int channels = shape.input.channels, area = shape.kernel * shape.kernel;
-  for_rows(
-      "deltapipe::Convolution::weight", row_policy(exec, w_OF.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int o = team.league_rank();
+  for_elements(
+      "deltapipe::Convolution::weight", exec, w_OF.extent_int(0), channels * area,
+      DELTAPIPE_LAMBDA(int o, int f) {
         const Real* const from = weight.data() + static_cast<std::size_t>(o) * channels * area;
-        row_for(team, channels * area, [&](int f) {
-          w_OF(o, f) = rounded_to<T>(from[f % channels * area + f / channels]);
-        });
+        w_OF(o, f) = rounded_to<T>(from[f % channels * area + f / channels]);
       });
 }
 
@@ -135,15 +132,12 @@ void channel_major_gradient(const ExecSpace& exec, const ConvolutionShape& shape
                             const MatrixRef<const Real>& dw_OF, bool accumulate,
                             const VectorRef<Real>& gradient) {
   const int channels = shape.input.channels, area = shape.kernel * shape.kernel;
-  for_rows(
-      "deltapipe::Convolution::weightGradient", row_policy(exec, dw_OF.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int o = team.league_rank();
-        Real* const to = gradient.data() + static_cast<std::size_t>(o) * channels * area;
-        row_for(team, channels * area, [&](int f) {
-          const Real value = dw_OF(o, f % area * channels + f / area);
-          to[f] = accumulate ? to[f] + value : value;
-        });
+  for_elements(
+      "deltapipe::Convolution::weightGradient", exec, dw_OF.extent_int(0), channels * area,
+      DELTAPIPE_LAMBDA(int o, int f) {
+        const Real value = dw_OF(o, f % area * channels + f / area);
+        Real& to = gradient(static_cast<std::size_t>(o) * channels * area + f);
+        to = accumulate ? to + value : value;
       });
 }
 

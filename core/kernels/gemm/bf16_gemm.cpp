@@ -22,15 +22,9 @@ constexpr int kWidest = 1 << 16;
 /// y = the part of x that begins at row `row` and column `column`.
 void widen(const ExecSpace& exec, const MatrixRef<const Bf16>& x, int row, int column,
            const MatrixRef<float>& y) {
-  const int width = y.extent_int(1);
-  for_rows(
-      "deltapipe::Bf16Gemm::widen", row_policy(exec, y.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Bf16* const from = &x(row + n, column);
-        float* const to = &y(n, 0);
-        row_for(team, width, [=](int c) { to[c] = float_of_bfloat(from[c]); });
-      });
+  for_elements(
+      "deltapipe::Bf16Gemm::widen", exec, y.extent_int(0), y.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int c) { y(n, c) = float_of_bfloat(x(row + n, column + c)); });
 }
 
 /// Returns rows [row, row + rows) and columns [column, column + columns) of op(x), widened.
@@ -69,7 +63,6 @@ std::string bf16_configuration() {
 
 void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
                    const MatrixRef<Bf16>& y) {
-  const int width = x.extent_int(1);
   const auto has_gaps = [&](const auto& matrix) { return matrix.stride(0) != matrix.extent(1); };
   if (!has_gaps(x) && !has_gaps(y)) {
     const float* const from = x.data();
@@ -81,14 +74,9 @@ void round_to_bf16(const ExecSpace& exec, const MatrixRef<const float>& x,
         });
     return;
   }
-  for_rows(
-      "deltapipe::Bf16Gemm::roundRows", row_policy(exec, x.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const float* const from = &x(n, 0);
-        Bf16* const to = &y(n, 0);
-        row_for(team, width, [=](int c) { to[c] = bfloat_of(from[c]); });
-      });
+  for_elements(
+      "deltapipe::Bf16Gemm::roundRows", exec, x.extent_int(0), x.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int c) { y(n, c) = bfloat_of(x(n, c)); });
 }
 
 Bf16Gemm::Bf16Gemm(const ViewAllocator& memory, bool emulated) {

@@ -53,15 +53,11 @@ struct Relu {
 template <class Function, class Real, class Output>
 void elementwise_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
                          const MatrixRef<Output>& y_NF) {
-  const int width = h_NF.extent_int(1);
   const char* const label = Function::kForward;
-  for_rows(
-      label, row_policy(exec, h_NF.extent_int(0)), DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Real* const h = &h_NF(n, 0);
-        Output* const y = &y_NF(n, 0);
-        row_for(team, width,
-                [=](int c) { y[c] = rounded_to<Output>(h[c] * Function::gate(h[c])); });
+  for_elements(
+      label, exec, h_NF.extent_int(0), h_NF.extent_int(1), DELTAPIPE_LAMBDA(int n, int c) {
+        const Real h = h_NF(n, c);
+        y_NF(n, c) = rounded_to<Output>(h * Function::gate(h));
       });
 }
 
@@ -70,19 +66,13 @@ void elementwise_forward(const ExecSpace& exec, const MatrixRef<const Real>& h_N
 template <class Function, class Real, class Output>
 void elementwise_backward(const ExecSpace& exec, const MatrixRef<const Real>& h_NF,
                           const MatrixRef<Real>& dh_NF, const MatrixRef<Output>& y_NF) {
-  const int width = h_NF.extent_int(1);
   const char* const label = Function::kBackward;
-  for_rows(
-      label, row_policy(exec, h_NF.extent_int(0)), DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Real* const h = &h_NF(n, 0);
-        Real* const dh = &dh_NF(n, 0);
-        Output* const y = &y_NF(n, 0);
-        row_for(team, width, [&](int c) {
-          const Real gate = Function::gate(h[c]);
-          y[c] = rounded_to<Output>(h[c] * gate);
-          dh[c] *= Function::slope(h[c], gate);
-        });
+  for_elements(
+      label, exec, h_NF.extent_int(0), h_NF.extent_int(1), DELTAPIPE_LAMBDA(int n, int c) {
+        const Real h = h_NF(n, c);
+        const Real gate = Function::gate(h);
+        y_NF(n, c) = rounded_to<Output>(h * gate);
+        dh_NF(n, c) *= Function::slope(h, gate);
       });
 }
 

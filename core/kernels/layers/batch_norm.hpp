@@ -83,16 +83,11 @@ void use_running_statistics(const ExecSpace& exec, double epsilon,
 template <class Real>
 void norm_relu(const ExecSpace& exec, const MatrixRef<const Real>& x_NC,
                const ColumnNorm<Real>& norm, const MatrixRef<Real>& y_NC) {
-  const int channels = x_NC.extent_int(1);
-  for_rows(
-      "deltapipe::BatchNorm::relu", row_policy(exec, x_NC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const Real* const x = &x_NC(team.league_rank(), 0);
-        Real* const y = &y_NC(team.league_rank(), 0);
-        row_for(team, channels, [&](int c) {
-          const Real value = norm(x[c], c);
-          y[c] = value <= 0 ? Real(0) : value;
-        });
+  for_elements(
+      "deltapipe::BatchNorm::relu", exec, x_NC.extent_int(0), x_NC.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int c) {
+        const Real value = norm(x_NC(n, c), c);
+        y_NC(n, c) = value <= 0 ? Real(0) : value;
       });
 }
 
@@ -100,15 +95,11 @@ void norm_relu(const ExecSpace& exec, const MatrixRef<const Real>& x_NC,
 template <class Real>
 void norm_relu_backward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC,
                         const ColumnNorm<Real>& norm, const MatrixRef<Real>& g_NC) {
-  const int channels = x_NC.extent_int(1);
-  for_rows(
-      "deltapipe::BatchNorm::reluBackward", row_policy(exec, x_NC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const Real* const x = &x_NC(team.league_rank(), 0);
-        Real* const g = &g_NC(team.league_rank(), 0);
-        row_for(team, channels, [&](int c) {
-          if (norm(x[c], c) <= 0) g[c] = 0;
-        });
+  for_elements(
+      "deltapipe::BatchNorm::reluBackward", exec, x_NC.extent_int(0), x_NC.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int c) {
+        const Real value = norm(x_NC(n, c), c);
+        g_NC(n, c) = value <= 0 ? Real(0) : g_NC(n, c);
       });
 }
 
@@ -128,19 +119,12 @@ template <class Real>
 void residual_relu(const ExecSpace& exec, const MatrixRef<const Real>& x_NC,
                    const ColumnNorm<Real>& norm, const MatrixRef<const Real>& shortcut_NC,
                    const ColumnNorm<Real>& shortcut_norm, const MatrixRef<Real>& y_NC) {
-  const int channels = x_NC.extent_int(1);
-  for_rows(
-      "deltapipe::Residual::relu", row_policy(exec, x_NC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Real* const x = &x_NC(n, 0);
-        const Real* const shortcut = &shortcut_NC(n, 0);
-        Real* const y = &y_NC(n, 0);
-        row_for(team, channels, [&](int c) {
-          const Real sum =
-              batch_norm_kernels::residual_sum(x[c], norm, shortcut[c], shortcut_norm, c);
-          y[c] = sum <= 0 ? Real(0) : sum;
-        });
+  for_elements(
+      "deltapipe::Residual::relu", exec, x_NC.extent_int(0), x_NC.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int c) {
+        const Real sum =
+            batch_norm_kernels::residual_sum(x_NC(n, c), norm, shortcut_NC(n, c), shortcut_norm, c);
+        y_NC(n, c) = sum <= 0 ? Real(0) : sum;
       });
 }
 
@@ -149,18 +133,12 @@ template <class Real>
 void residual_relu_backward(const ExecSpace& exec, const MatrixRef<const Real>& x_NC,
                             const ColumnNorm<Real>& norm, const MatrixRef<const Real>& shortcut_NC,
                             const ColumnNorm<Real>& shortcut_norm, const MatrixRef<Real>& g_NC) {
-  const int channels = x_NC.extent_int(1);
-  for_rows(
-      "deltapipe::Residual::reluBackward", row_policy(exec, x_NC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Real* const x = &x_NC(n, 0);
-        const Real* const shortcut = &shortcut_NC(n, 0);
-        Real* const g = &g_NC(n, 0);
-        row_for(team, channels, [&](int c) {
-          if (batch_norm_kernels::residual_sum(x[c], norm, shortcut[c], shortcut_norm, c) <= 0)
-            g[c] = 0;
-        });
+  for_elements(
+      "deltapipe::Residual::reluBackward", exec, x_NC.extent_int(0), x_NC.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int c) {
+        const Real sum =
+            batch_norm_kernels::residual_sum(x_NC(n, c), norm, shortcut_NC(n, c), shortcut_norm, c);
+        g_NC(n, c) = sum <= 0 ? Real(0) : g_NC(n, c);
       });
 }
 
@@ -188,19 +166,11 @@ void batch_norm_backward(const ExecSpace& exec, const MatrixRef<const Real>& dy_
         sums(c) = static_cast<Real>(sum.first / rows);
         sums(channels + c) = static_cast<Real>(sum.second / rows);
       });
-  for_rows(
-      "deltapipe::BatchNorm::backward", row_policy(exec, rows),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Real* const x = &x_NC(n, 0);
-        const Real* const dy = &dy_NC(n, 0);
-        const Real* const mean_dx = sums.data();
-        const Real* const mean_d = sums.data() + channels;
-        Real* const dx = &dx_NC(n, 0);
-        row_for(team, channels, [&](int c) {
-          const Real gradient = dy[c] - mean_d[c] - norm.normal(x[c], c) * mean_dx[c];
-          dx[c] = gradient * norm.weight.data()[c] * norm.rstd.data()[c];
-        });
+  for_elements(
+      "deltapipe::BatchNorm::backward", exec, rows, channels, DELTAPIPE_LAMBDA(int n, int c) {
+        const Real mean_dx = sums(c), mean_d = sums(channels + c);
+        const Real gradient = dy_NC(n, c) - mean_d - norm.normal(x_NC(n, c), c) * mean_dx;
+        dx_NC(n, c) = gradient * norm.weight.data()[c] * norm.rstd.data()[c];
       });
 }
 

@@ -53,14 +53,9 @@ void forward(const ExecSpace& exec, const VectorRef<const std::int32_t>& index_N
 template <class Real, class TokenRows>
 void gather(const ExecSpace& exec, const TokenRows& token_row,
             const VectorRef<const std::int32_t>& token_U, const MatrixRef<Real>& rows_UC) {
-  const int channels = rows_UC.extent_int(1);
-  for_rows(
-      "deltapipe::Embedding::gatherRows", row_policy(exec, rows_UC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int u = team.league_rank();
-        const auto token = token_row(token_U(u));
-        row_for(team, channels, [&](int c) { rows_UC(u, c) = token[c]; });
-      });
+  for_elements(
+      "deltapipe::Embedding::gatherRows", exec, rows_UC.extent_int(0), rows_UC.extent_int(1),
+      DELTAPIPE_LAMBDA(int u, int c) { rows_UC(u, c) = token_row(token_U(u))[c]; });
 }
 
 }  // namespace embedding_kernels
@@ -80,18 +75,14 @@ void embedding_forward(const ExecSpace& exec, const VectorRef<const std::int32_t
 template <class Real>
 void position_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC, int tokens,
                        bool accumulate, const MatrixRef<Real>& dposition_TC) {
-  const int channels = dx_NC.extent_int(1);
   const int samples = dx_NC.extent_int(0) / tokens;
-  for_rows(
-      "deltapipe::Embedding::positionGradient", row_policy(exec, dposition_TC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int t = team.league_rank();
-        row_for(team, channels, [&](int c) {
-          Real sum = 0;
-          if (t < tokens)
-            for (int b = 0; b < samples; ++b) sum += dx_NC(b * tokens + t, c);
-          dposition_TC(t, c) = accumulate ? dposition_TC(t, c) + sum : sum;
-        });
+  for_elements(
+      "deltapipe::Embedding::positionGradient", exec, dposition_TC.extent_int(0),
+      dx_NC.extent_int(1), DELTAPIPE_LAMBDA(int t, int c) {
+        Real sum = 0;
+        if (t < tokens)
+          for (int b = 0; b < samples; ++b) sum += dx_NC(b * tokens + t, c);
+        dposition_TC(t, c) = accumulate ? dposition_TC(t, c) + sum : sum;
       });
 }
 
@@ -128,13 +119,9 @@ void gather_rows(const ExecSpace& exec, const RowTable<Real>& table_VC,
 template <class Real>
 void add_rows(const ExecSpace& exec, const VectorRef<const std::int32_t>& token_U,
               const MatrixRef<const Real>& rows_UC, const MatrixRef<Real>& table_VC) {
-  const int channels = rows_UC.extent_int(1);
-  for_rows(
-      "deltapipe::Embedding::addRows", row_policy(exec, rows_UC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int u = team.league_rank();
-        row_for(team, channels, [&](int c) { table_VC(token_U(u), c) += rows_UC(u, c); });
-      });
+  for_elements(
+      "deltapipe::Embedding::addRows", exec, rows_UC.extent_int(0), rows_UC.extent_int(1),
+      DELTAPIPE_LAMBDA(int u, int c) { table_VC(token_U(u), c) += rows_UC(u, c); });
 }
 
 }  // namespace deltapipe

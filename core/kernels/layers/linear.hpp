@@ -49,29 +49,18 @@ KOKKOS_FORCEINLINE_FUNCTION void dropout_factors(const Dropout& dropout, int n, 
 template <class Real>
 void fill_rows(const ExecSpace& exec, const VectorRef<const Real>& b_F,
                const MatrixRef<Real>& y_NF) {
-  const int width = y_NF.extent_int(1);
-  for_rows(
-      "deltapipe::Linear::fillRows", row_policy(exec, y_NF.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        Real* const y = &y_NF(team.league_rank(), 0);
-        const Real* const b = b_F.data();
-        row_for(team, width, [=](int c) { y[c] = b[c]; });
-      });
+  for_elements(
+      "deltapipe::Linear::fillRows", exec, y_NF.extent_int(0), y_NF.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int f) { y_NF(n, f) = b_F(f); });
 }
 
 /// y_NF = x_NF + b_F
 template <class Real>
 void add_bias(const ExecSpace& exec, const MatrixRef<const Real>& x_NF,
               const VectorRef<const Real>& b_F, const MatrixRef<Real>& y_NF) {
-  const int width = y_NF.extent_int(1);
-  for_rows(
-      "deltapipe::Linear::addBias", row_policy(exec, y_NF.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const Real* const x = &x_NF(team.league_rank(), 0);
-        Real* const y = &y_NF(team.league_rank(), 0);
-        const Real* const b = b_F.data();
-        row_for(team, width, [=](int c) { y[c] = x[c] + b[c]; });
-      });
+  for_elements(
+      "deltapipe::Linear::addBias", exec, y_NF.extent_int(0), y_NF.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int f) { y_NF(n, f) = x_NF(n, f) + b_F(f); });
 }
 
 /// y_NO = x_NI op(W) + b_O. The product is added to the bias: a BLAS on a processor would otherwise

@@ -71,14 +71,11 @@ template <class Real>
 void class_token_gradient(const ExecSpace& exec, const MatrixRef<const Real>& dx_NC, int tokens,
                           bool accumulate, const VectorRef<Real>& dclass_C) {
   const int samples = dx_NC.extent_int(0) / tokens, channels = dx_NC.extent_int(1);
-  for_rows(
-      "deltapipe::Patches::classGradient", row_policy(exec, 1),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        row_for(team, channels, [&](int c) {
-          Real sum = 0;
-          for (int b = 0; b < samples; ++b) sum += dx_NC(b * tokens, c);
-          dclass_C(c) = accumulate ? dclass_C(c) + sum : sum;
-        });
+  for_elements(
+      "deltapipe::Patches::classGradient", exec, 1, channels, DELTAPIPE_LAMBDA(int, int c) {
+        Real sum = 0;
+        for (int b = 0; b < samples; ++b) sum += dx_NC(b * tokens, c);
+        dclass_C(c) = accumulate ? dclass_C(c) + sum : sum;
       });
 }
 

@@ -72,27 +72,18 @@ void pool_rows_backward(const ExecSpace& exec, Pooling pooling, int tokens,
 /// x_BC = tanh(x_BC)
 template <class Real>
 void tanh_forward(const ExecSpace& exec, const MatrixRef<Real>& x_BC) {
-  const int channels = x_BC.extent_int(1);
-  for_rows(
-      "deltapipe::Tanh::forward", row_policy(exec, x_BC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        Real* const x = &x_BC(team.league_rank(), 0);
-        row_for(team, channels, [&](int c) { x[c] = std::tanh(x[c]); });
-      });
+  for_elements(
+      "deltapipe::Tanh::forward", exec, x_BC.extent_int(0), x_BC.extent_int(1),
+      DELTAPIPE_LAMBDA(int b, int c) { x_BC(b, c) = std::tanh(x_BC(b, c)); });
 }
 
 /// Replaces dL/dy in dx_BC by dL/dx, from y = tanh(x).
 template <class Real>
 void tanh_backward(const ExecSpace& exec, const MatrixRef<const Real>& y_BC,
                    const MatrixRef<Real>& dx_BC) {
-  const int channels = dx_BC.extent_int(1);
-  for_rows(
-      "deltapipe::Tanh::backward", row_policy(exec, dx_BC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const Real* const y = &y_BC(team.league_rank(), 0);
-        Real* const dx = &dx_BC(team.league_rank(), 0);
-        row_for(team, channels, [&](int c) { dx[c] *= 1 - y[c] * y[c]; });
-      });
+  for_elements(
+      "deltapipe::Tanh::backward", exec, dx_BC.extent_int(0), dx_BC.extent_int(1),
+      DELTAPIPE_LAMBDA(int b, int c) { dx_BC(b, c) *= 1 - y_BC(b, c) * y_BC(b, c); });
 }
 
 /// y_NF = values, as Real.
@@ -100,13 +91,9 @@ template <class Real>
 void values_of_rows(const ExecSpace& exec, const VectorRef<const float>& values,
                     const MatrixRef<Real>& y_NF) {
   const int width = y_NF.extent_int(1);
-  for_rows(
-      "deltapipe::Values::rows", row_policy(exec, y_NF.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        row_for(team, width, [&](int c) {
-          y_NF(n, c) = static_cast<Real>(values(static_cast<std::size_t>(n) * width + c));
-        });
+  for_elements(
+      "deltapipe::Values::rows", exec, y_NF.extent_int(0), width, DELTAPIPE_LAMBDA(int n, int f) {
+        y_NF(n, f) = static_cast<Real>(values(static_cast<std::size_t>(n) * width + f));
       });
 }
 

@@ -11,15 +11,9 @@ namespace deltapipe {
 template <class Real>
 void add_segments(const ExecSpace& exec, const VectorRef<const std::int32_t>& segment_N,
                   const MatrixRef<const Real>& table_SC, const MatrixRef<Real>& x_NC) {
-  const int channels = x_NC.extent_int(1);
-  for_rows(
-      "deltapipe::Segments::add", row_policy(exec, x_NC.extent_int(0)),
-      DELTAPIPE_LAMBDA(const RowMember& team) {
-        const int n = team.league_rank();
-        const Real* const segment = &table_SC(segment_N(n), 0);
-        Real* const x = &x_NC(n, 0);
-        row_for(team, channels, [=](int c) { x[c] += segment[c]; });
-      });
+  for_elements(
+      "deltapipe::Segments::add", exec, x_NC.extent_int(0), x_NC.extent_int(1),
+      DELTAPIPE_LAMBDA(int n, int c) { x_NC(n, c) += table_SC(segment_N(n), c); });
 }
 
 /// dtable_SC(s) = sum of dx_NC over the rows of segment s, added to dtable_SC if `accumulate` is
