@@ -51,19 +51,14 @@ KOKKOS_INLINE_FUNCTION void fold_row(const RowMember& team, const Folding& foldi
                                      std::uint8_t* codes) {
   const int s = folding.row_symbols(n);
   const int first = folding.first, range = folding.range;
-  const auto digit = [=](int c) { return static_cast<int>(codes[c]) - first; };
-  row_for_synced(team, s * folding.codes - n,
-                 [=](int c) { codes[n + c] = static_cast<std::uint8_t>(first); });
-  if (folding.codes == 1) {
-    row_for_synced(team, s, [=](int i) { codes[i] = static_cast<std::uint8_t>(digit(i)); });
-  } else if (folding.codes == 2) {
+  row_for_synced(team, s * folding.codes, [=](int c) {
+    codes[c] = static_cast<std::uint8_t>(c < n ? codes[c] - first : 0);
+  });
+  for (int k = folding.codes - 1; k > 0; --k) {
+    const std::uint8_t* const upper = codes + k * s;
+    std::uint8_t* const digits = codes + (k - 1) * s;
     row_for_synced(team, s, [=](int i) {
-      codes[i] = static_cast<std::uint8_t>(digit(i) + range * digit(i + s));
-    });
-  } else {
-    row_for_synced(team, s, [=](int i) {
-      const int upper = digit(i + 2 * s) + range * digit(i + 3 * s);
-      codes[i] = static_cast<std::uint8_t>(digit(i) + range * (digit(i + s) + range * upper));
+      digits[i] = static_cast<std::uint8_t>(digits[i] + range * upper[i]);
     });
   }
 }
@@ -72,30 +67,22 @@ KOKKOS_INLINE_FUNCTION void fold_row(const RowMember& team, const Folding& foldi
 KOKKOS_INLINE_FUNCTION void unfold_row(const RowMember& team, const Folding& folding, int n,
                                        std::uint8_t* codes) {
   const int s = folding.row_symbols(n);
-  const auto first = static_cast<std::uint32_t>(folding.first);
+  const int first = folding.first;
   const auto range = static_cast<std::uint32_t>(folding.range);
   // The quotient of a number below 2^8 by a range of up to 16 is exact.
   const std::uint32_t reciprocal = (65536 + range - 1) / range;
-  if (folding.codes == 1) {
-    row_for_synced(team, s, [=](int i) { codes[i] = static_cast<std::uint8_t>(codes[i] + first); });
-  } else if (folding.codes == 2) {
+  for (int k = 1; k < folding.codes; ++k) {
+    std::uint8_t* const digits = codes + (k - 1) * s;
+    std::uint8_t* const upper = codes + k * s;
     row_for_synced(team, s, [=](int i) {
-      const std::uint32_t symbol = codes[i];
-      const std::uint32_t upper = (symbol * reciprocal) >> 16;
-      codes[i] = static_cast<std::uint8_t>(symbol - upper * range + first);
-      codes[i + s] = static_cast<std::uint8_t>(upper + first);
-    });
-  } else {
-    row_for_synced(team, s, [=](int i) {
-      std::uint32_t rest = codes[i];
-      for (int k = 0; k < 4; ++k) {
-        const std::uint32_t quotient = (rest * reciprocal) >> 16;
-        codes[i + k * s] = static_cast<std::uint8_t>(rest - quotient * range + first);
-        rest = quotient;
-      }
+      const std::uint32_t quotient = (digits[i] * reciprocal) >> 16;
+      digits[i] = static_cast<std::uint8_t>(digits[i] - quotient * range);
+      upper[i] = static_cast<std::uint8_t>(quotient);
     });
   }
-  row_for_synced(team, s * folding.codes - n, [=](int c) { codes[n + c] = 0; });
+  row_for_synced(team, s * folding.codes, [=](int c) {
+    codes[c] = static_cast<std::uint8_t>(c < n ? codes[c] + first : 0);
+  });
 }
 
 }  // namespace deltapipe::codec
