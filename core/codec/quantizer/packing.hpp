@@ -100,50 +100,21 @@ KOKKOS_INLINE_FUNCTION void unpack_bits(const RowMember& team, int lanes,
   });
 }
 
+/// Packs a row's n codes of 1 to 8 bits; `tried` is the least number that it may have.
+template <int tried = 1>
 KOKKOS_INLINE_FUNCTION void pack_row(const RowMember& team, int bits, int n,
                                      const std::uint8_t* codes, std::uint8_t* packed) {
-  const int lanes = lanes_of(n);
-  switch (bits) {
-    case 1:
-      return pack_bits<1>(team, lanes, codes, packed);
-    case 2:
-      return pack_bits<2>(team, lanes, codes, packed);
-    case 3:
-      return pack_bits<3>(team, lanes, codes, packed);
-    case 4:
-      return pack_bits<4>(team, lanes, codes, packed);
-    case 5:
-      return pack_bits<5>(team, lanes, codes, packed);
-    case 6:
-      return pack_bits<6>(team, lanes, codes, packed);
-    case 7:
-      return pack_bits<7>(team, lanes, codes, packed);
-    default:
-      return pack_bits<8>(team, lanes, codes, packed);
-  }
+  if constexpr (tried < 8)
+    if (bits != tried) return pack_row<tried + 1>(team, bits, n, codes, packed);
+  pack_bits<tried>(team, lanes_of(n), codes, packed);
 }
 
+template <int tried = 1>
 KOKKOS_INLINE_FUNCTION void unpack_row(const RowMember& team, int bits, int n,
                                        const std::uint8_t* packed, std::uint8_t* codes) {
-  const int lanes = lanes_of(n);
-  switch (bits) {
-    case 1:
-      return unpack_bits<1>(team, lanes, packed, codes);
-    case 2:
-      return unpack_bits<2>(team, lanes, packed, codes);
-    case 3:
-      return unpack_bits<3>(team, lanes, packed, codes);
-    case 4:
-      return unpack_bits<4>(team, lanes, packed, codes);
-    case 5:
-      return unpack_bits<5>(team, lanes, packed, codes);
-    case 6:
-      return unpack_bits<6>(team, lanes, packed, codes);
-    case 7:
-      return unpack_bits<7>(team, lanes, packed, codes);
-    default:
-      return unpack_bits<8>(team, lanes, packed, codes);
-  }
+  if constexpr (tried < 8)
+    if (bits != tried) return unpack_row<tried + 1>(team, bits, n, packed, codes);
+  unpack_bits<tried>(team, lanes_of(n), packed, codes);
 }
 
 }  // namespace deltapipe::codec

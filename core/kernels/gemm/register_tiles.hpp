@@ -173,26 +173,12 @@ void multiply_rows(const Product<Real>& of, int columns) {
   multiply_rest<kRows, kVectorBytes>(of, column, columns);
 }
 
-/// Computes at most kTileRows x kTileColumns sums.
-template <class Real>
+/// Computes `rows` rows, up to kRows, of at most kTileColumns columns.
+template <class Real, int kRows = kTileRows>
 void multiply(const Product<Real>& of, int rows, int columns) {
-  switch (rows) {
-    case 6:
-      return multiply_rows<6>(of, columns);
-    case 5:
-      return multiply_rows<5>(of, columns);
-    case 4:
-      return multiply_rows<4>(of, columns);
-    case 3:
-      return multiply_rows<3>(of, columns);
-    case 2:
-      return multiply_rows<2>(of, columns);
-    case 1:
-      return multiply_rows<1>(of, columns);
-    default:
-      return;
-  }
+  if constexpr (kRows > 1)
+    if (rows < kRows) return multiply<Real, kRows - 1>(of, rows, columns);
+  multiply_rows<kRows>(of, columns);
 }
-static_assert(kTileRows == 6);
 
 }  // namespace deltapipe::tiles
