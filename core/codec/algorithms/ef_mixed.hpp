@@ -56,7 +56,7 @@ struct OfferShare {
     if (group_B[b].most == 0 || index % s.a.tokens >= s.a.samples[b].tokens) return;
     const RowBuffers buffers = RowBuffers::of(team, n);
     const std::size_t first = static_cast<std::size_t>(index) * n;
-    if (errors) load_scaled<M>(team, s.row_of(index), buffers.work, buffers.codes);
+    if (errors) load_scaled<M>(team, row_of(s.a, index), buffers.work, buffers.codes);
     const float* from = errors ? buffers.work : s.a.x + first;
     const float* both = sum + first;
     float* to = offered + first;

@@ -15,14 +15,14 @@
 namespace deltapipe::codec {
 
 /// Returns the record's row of a row of the micro-batch.
-KOKKOS_INLINE_FUNCTION MemoryRow row_of(const RowArguments& a, const SampleEntry& sample,
-                                        int index) {
-  return {a.pool + sample.record,
+KOKKOS_INLINE_FUNCTION MemoryRow row_of(const RowArguments& a, int index) {
+  const int b = index / a.tokens;
+  return {a.pool + a.samples[b].record,
           a.tokens,
           index % a.tokens,
           a.channels,
           a.scale,
-          a.error_share == nullptr ? 1.0f : a.error_share[index / a.tokens]};
+          a.error_share == nullptr ? 1.0f : a.error_share[b]};
 }
 
 /// Sets work to the values that are subtracted from a row of the format before its steps are found.
@@ -56,7 +56,7 @@ struct ChannelScales {
       const int t = index % a.tokens;
       const RowFormat& rows = formats.format[sample.format];
       if (rows.kind != RowKind::codes || rows.segment != 0 || t >= sample.tokens) continue;
-      const MemoryRow record = row_of(a, sample, index);
+      const MemoryRow record = row_of(a, index);
       const float* x = a.x + static_cast<std::size_t>(index) * n;
       float* work = buffers.work;
       load_taken<Sender>(team, rows, record, work, buffers.codes);

@@ -41,7 +41,7 @@ struct FindSpreads {
       return;
     }
     const RowBuffers buffers = RowBuffers::of(team, n);
-    const MemoryRow record = row_of(a, sample, index);
+    const MemoryRow record = row_of(a, index);
     const float* x = a.x + static_cast<std::size_t>(index) * n;
     float* work = buffers.work;
     load_taken<Sender>(team, format, record, work, buffers.codes);

@@ -133,7 +133,7 @@ struct EncodeRows {
     const int t = index % a.tokens;
     const int n = a.channels;
     const RowBuffers buffers = RowBuffers::of(team, n);
-    const MemoryRow record = row_of(a, sample, index);
+    const MemoryRow record = row_of(a, index);
     if (format.kind == RowKind::sparse) return;
     if (t == 0 && !format.uses_memory) clear_record_end<Record>(team, record);
     if (t >= sample.tokens) {
@@ -175,7 +175,7 @@ struct DecodeRows {
     const SampleEntry& sample = a.samples[b];
     const RowFormat& format = formats.format[sample.format];
     const RowBuffers buffers = RowBuffers::of(team, n);
-    const MemoryRow memory = row_of(a, sample, index);
+    const MemoryRow memory = row_of(a, index);
     if (format.kind == RowKind::sparse) return;
     if (t == 0 && !format.uses_memory) clear_record_end<M>(team, memory);
     if (t >= sample.tokens) {

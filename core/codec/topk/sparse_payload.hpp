@@ -76,10 +76,6 @@ struct SparseArguments {
   KOKKOS_INLINE_FUNCTION std::uint64_t block_bytes(const SampleHeader& header) const {
     return std::uint64_t{4} * header.words + values.bytes_of(header.count);
   }
-  KOKKOS_INLINE_FUNCTION MemoryRow row_of(int index) const {
-    const SampleEntry& sample = a.samples[index / a.tokens];
-    return {a.pool + sample.record, a.tokens, index % a.tokens, a.channels, a.scale};
-  }
 };
 
 /// Writes the headers: the coding of positions, and the exponent of fp16 values.

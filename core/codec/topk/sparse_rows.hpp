@@ -25,14 +25,15 @@ struct AddRecords {
     const int b = index / s.a.tokens;
     if (!s.is_sparse(b) || index % s.a.tokens >= s.a.samples[b].tokens) return;
     const RowBuffers buffers = RowBuffers::of(team, n);
+    const MemoryRow record = row_of(s.a, index);
     float* work = buffers.work;
     if (s.uses_memory(b))
-      load_scaled<M>(team, s.row_of(index), work, buffers.codes);
+      load_scaled<M>(team, record, work, buffers.codes);
     else
       row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
     const float* row = s.a.x + static_cast<std::size_t>(index) * n;
     float* sum = y + static_cast<std::size_t>(index) * n;
-    const float share = s.a.error_share == nullptr ? factor : factor * s.a.error_share[b];
+    const float share = factor * record.share;
     row_for(team, n, [=](int c) { sum[c] = row[c] + share * work[c]; });
   }
 };
@@ -79,7 +80,7 @@ KOKKOS_FORCEINLINE_FUNCTION void store_row(const RowMember& team, const SparseAr
   const int t = index % s.a.tokens;
   if (!s.is_sparse(b)) return;
   const RowBuffers buffers = RowBuffers::of(team, n);
-  const MemoryRow record = s.row_of(index);
+  const MemoryRow record = row_of(s.a, index);
   if (t == 0 && !s.uses_memory(b)) clear_record_end<M>(team, record);
   if (t < s.a.samples[b].tokens) return store(index, record, buffers);
   if (s.uses_memory(b)) return;
@@ -112,7 +113,7 @@ struct SeeRows {
       row_for_synced(team, n, [=](int c) { row[c] = 0.0f; });
     } else {
       const RowBuffers buffers = RowBuffers::of(team, n);
-      load_scaled<M>(team, s.row_of(index), row, buffers.codes);
+      load_scaled<M>(team, row_of(s.a, index), row, buffers.codes);
     }
     if (!is_there) return;
     if (is_valid)
