@@ -89,12 +89,11 @@ struct MergePositions {
     const std::uint32_t of_a = a.count_G[g], of_b = b.count_G[g];
     const std::uint32_t *from_a = a.of(g), *from_b = b.of(g);
     std::uint32_t* to = merged.of(g);
-    std::uint32_t* count = merged.count_G + g;
     row_for(team, static_cast<int>(of_a),
             [=](int i) { to[i + places_below(from_b, of_b, from_a[i])] = from_a[i]; });
     row_for(team, static_cast<int>(of_b),
             [=](int i) { to[i + places_below(from_a, of_a, from_b[i])] = from_b[i]; });
-    row_once(team, [=]() { *count = of_a + of_b; });
+    row_once(team, [&]() { merged.count_G[g] = of_a + of_b; });
   }
 };
 

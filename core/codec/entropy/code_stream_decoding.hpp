@@ -32,9 +32,8 @@ struct ReadTables {
     std::uint32_t* start = starts + g * (kSymbols + 1);
     std::uint64_t* bytes = table_bytes + g;
     const std::uint8_t* part = payload + group.part;
-    std::uint64_t* sound_so_far = soundness;
     Folding* folding = foldings + g;
-    row_once(team, [=]() {
+    row_once(team, [&]() {
       *bytes = 0;
       if (group.size == 0) return;
       std::uint64_t taken = 0;
@@ -47,7 +46,7 @@ struct ReadTables {
       if (taken > 0 && taken + lengths <= group.size)
         *bytes = taken;
       else
-        mark_damaged(sound_so_far);
+        mark_damaged(soundness);
     });
     team.team_barrier();
     if (*bytes == 0) return;

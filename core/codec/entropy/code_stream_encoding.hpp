@@ -39,10 +39,9 @@ struct FindExtremes {
       distance = row_max(team, groups.channels, distance,
                          [=](int c) { return static_cast<std::uint8_t>(255 - codes[c]); });
     }
-    Extremes* all = extremes + g;
-    row_once(team, [=]() {
-      atomic_max(&all->largest, std::uint32_t{largest});
-      atomic_max(&all->distance, std::uint32_t{distance});
+    row_once(team, [&]() {
+      atomic_max(&extremes[g].largest, std::uint32_t{largest});
+      atomic_max(&extremes[g].distance, std::uint32_t{distance});
     });
   }
 };
@@ -253,9 +252,9 @@ struct WriteStreams {
     const int length = static_cast<int>(place_S[stream + 1] - place_S[stream]);
     std::uint16_t* to = lengths + group.streams + (place_S[stream] - place_S[group.first_stream]);
     const std::uint16_t* from = words + (static_cast<std::size_t>(stream) + 1) * room - length;
-    std::uint16_t* own = lengths + (stream - group.first_stream);
     row_for(team, length, [=](int i) { to[i] = from[i]; });
-    row_once(team, [=]() { *own = static_cast<std::uint16_t>(length); });
+    row_once(team,
+             [&]() { lengths[stream - group.first_stream] = static_cast<std::uint16_t>(length); });
   }
 };
 

@@ -35,9 +35,8 @@ struct FindSpreads {
     const int n = a.channels;
     const SampleEntry& sample = a.samples[index / a.tokens];
     const RowFormat& format = formats.format[sample.format];
-    RowSpread* spread = spread_N + index;
     if (!format.has_message_step || index % a.tokens >= sample.tokens) {
-      row_once(team, [=]() { *spread = RowSpread{0, 0, 0, false}; });
+      row_once(team, [&]() { spread_N[index] = RowSpread{0, 0, 0, false}; });
       return;
     }
     const RowBuffers buffers = RowBuffers::of(team, n);
@@ -63,9 +62,9 @@ struct FindSpreads {
       });
       weight = std::sqrt(size / n);
     }
-    row_once(team, [=]() {
-      *spread = RowSpread{static_cast<float>(std::sqrt(squares / n)), static_cast<float>(weight),
-                          float_of(largest), true};
+    row_once(team, [&]() {
+      spread_N[index] = RowSpread{static_cast<float>(std::sqrt(squares / n)),
+                                  static_cast<float>(weight), float_of(largest), true};
     });
   }
 };
@@ -111,20 +110,17 @@ struct FindMessageStep {
       const float weight = spread[i].weight > base_weight ? spread[i].weight : base_weight;
       return counts(i) ? bits_of(spread[i].largest / weight) : 0u;
     });
-    const float step = rms_step;
-    std::uint16_t* to = front;
-    float* to_base = base;
-    row_once(team, [=]() {
+    row_once(team, [&]() {
       const float widest = RowSteps::factor(RowSteps::kMostEighths);
-      double wanted = counted > 0 ? step * std::sqrt(squares / counted) * base_weight : 0.0;
+      double wanted = counted > 0 ? rms_step * std::sqrt(squares / counted) * base_weight : 0.0;
       const double most = kMostOfLargest * float_of(largest_counted) * base_weight;
       wanted = wanted < most ? wanted : most;
       const double least = static_cast<double>(float_of(largest)) / (kRmsLevels * widest);
       wanted = wanted > least ? wanted : least;
       wanted = wanted < kMaxFloat ? wanted : kMaxFloat;
-      to[0] = step_at_least(static_cast<float>(wanted), kRmsLevels);
-      to[1] = 0;
-      *to_base = base_weight;
+      front[0] = step_at_least(static_cast<float>(wanted), kRmsLevels);
+      front[1] = 0;
+      *base = base_weight;
     });
   }
 };

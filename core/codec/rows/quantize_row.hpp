@@ -311,11 +311,9 @@ KOKKOS_INLINE_FUNCTION void quantize_by_message(const RowMember& team, const Row
   const int eighths = eighths_of_row(a, format, spread);
   const float step = step_of_row(a, eighths);
   const int row_class = RowSteps::class_for(step, format.rms_step, spread);
-  std::uint8_t* byte = a.payload + sample.payload + t;
-  std::uint8_t* to_class = a.classes + row;
-  row_once(team, [=]() {
-    *byte = RowSteps::byte_of(eighths, row_class);
-    *to_class = static_cast<std::uint8_t>(row_class);
+  row_once(team, [&]() {
+    a.payload[sample.payload + t] = RowSteps::byte_of(eighths, row_class);
+    a.classes[row] = static_cast<std::uint8_t>(row_class);
   });
   quantize_span(team, format, n, x, buffers.work, buffers.codes, buffers.random,
                 UniformStep{step, inverse_of(step)});

@@ -43,15 +43,14 @@ KOKKOS_INLINE_FUNCTION void add_row_sums(const RowMember& team, const RowArgumen
     });
     signal2 = row_squares(team, n, [=](int c) { return finite_or_zero(x[c]); });
   }
-  const RowArguments arguments = a;
-  row_once(team, [=]() {
-    RowSums* row_sums = arguments.sums + index;
-    row_sums->nonfinite += nonfinite;
-    if (largest > bits_of(most)) atomic_set(arguments.lost, 1u);
-    if (!arguments.measure) return;
-    row_sums->error2 += error2;
-    row_sums->signal2 += signal2;
-    row_sums->elements += n;
+  row_once(team, [&]() {
+    RowSums& sums = a.sums[index];
+    sums.nonfinite += nonfinite;
+    if (largest > bits_of(most)) atomic_set(a.lost, 1u);
+    if (!a.measure) return;
+    sums.error2 += error2;
+    sums.signal2 += signal2;
+    sums.elements += n;
   });
 }
 

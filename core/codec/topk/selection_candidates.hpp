@@ -101,10 +101,9 @@ struct FindBin {
     const auto found = row_sum<std::uint32_t>(team, kBins, [=](int b) { return histogram[b]; });
     const bool short_of = found < s.group_G[g].most && s.state_G[g].least > 1 && !again;
     if constexpr (!kHostExecution) team.team_barrier();
-    GroupState* state = s.state_G + g;
-    row_once(team, [=]() {
-      state->again = short_of ? 1 : 0;
-      if (short_of) state->least = 1;
+    row_once(team, [&]() {
+      s.state_G[g].again = short_of ? 1 : 0;
+      if (short_of) s.state_G[g].least = 1;
     });
     if (short_of) row_for_synced(team, kBins, [=](int b) { histogram[b] = 0; });
     return short_of;
@@ -139,11 +138,10 @@ struct Collect {
       count_own(
           team, count, kBins, [=](int i) { return keys[i] == 0 ? kUncounted : bin(i); }, own);
     }
-    ChunkCounts* counts = chunk.counts;
-    row_once(team, [=]() {
-      counts->candidates = found;
-      counts->nonfinite = nonfinite;
-      counts->largest = largest;
+    row_once(team, [&]() {
+      chunk.counts->candidates = found;
+      chunk.counts->nonfinite = nonfinite;
+      chunk.counts->largest = largest;
     });
     add_own(team, kBins, own, s.histogram(chunk.group));
   }

@@ -56,10 +56,9 @@ struct Divide {
       open = row_sum<std::uint32_t>(team, found, is_open);
       larger = row_sum<std::uint32_t>(team, found, [=](int i) { return is_larger(keys[i]); });
     }
-    ChunkCounts* counts = chunk.counts;
-    row_once(team, [=]() {
-      counts->larger = larger;
-      counts->undecided = open;
+    row_once(team, [&]() {
+      chunk.counts->larger = larger;
+      chunk.counts->undecided = open;
     });
     count_bins(
         team, static_cast<int>(open), bins_of(1),
@@ -102,10 +101,9 @@ struct CountLarger {
         team, open, [=](int i) { return without_sign(keys[undecided[i]]) > threshold ? 1u : 0u; });
     const auto equal = row_sum<std::uint32_t>(
         team, open, [=](int i) { return without_sign(keys[undecided[i]]) == threshold ? 1u : 0u; });
-    ChunkCounts* counts = chunk.counts;
-    row_once(team, [=]() {
-      counts->larger += above;
-      counts->equal = equal;
+    row_once(team, [&]() {
+      chunk.counts->larger += above;
+      chunk.counts->equal = equal;
     });
   }
 };
@@ -133,11 +131,10 @@ struct PlaceChunks {
         row_sum<std::uint32_t>(team, chunks, [=](int c) { return counts[c].nonfinite; });
     const std::uint32_t largest =
         row_max(team, chunks, 0u, [=](int c) { return counts[c].largest; });
-    const Selection to = s;
-    row_once(team, [=]() {
-      to.chosen.count_G[g] = total;
-      to.nonfinite_G[g] = nonfinite;
-      to.largest_G[g] = largest;
+    row_once(team, [&]() {
+      s.chosen.count_G[g] = total;
+      s.nonfinite_G[g] = nonfinite;
+      s.largest_G[g] = largest;
     });
   }
 };

@@ -104,16 +104,11 @@ struct WriteHeaders {
             half_exponent(largest_B != nullptr && !follows ? largest_B[b]
                                                            : largest_of(team, b, position, count)));
     }
-    SampleHeader* written = s.headers() + b;
-    const RowArguments a = s.a;
-    const int first_row = b * s.a.tokens;
-    const std::uint32_t* nonfinite = follows ? nullptr : nonfinite_B;
-    const std::uint32_t count = s.held_count(b, header.count);
-    std::uint32_t* held = s.is_held ? s.chosen.count_G + b : nullptr;
-    row_once(team, [=]() {
-      *written = header;
-      if (held != nullptr) *held = count;
-      if (nonfinite != nullptr && size > 0) count_nonfinite(a, first_row, nonfinite[b]);
+    row_once(team, [&]() {
+      s.headers()[b] = header;
+      if (s.is_held) s.chosen.count_G[b] = s.held_count(b, header.count);
+      if (nonfinite_B != nullptr && !follows && size > 0)
+        count_nonfinite(s.a, b * s.a.tokens, nonfinite_B[b]);
     });
   }
 
@@ -132,18 +127,11 @@ struct PlaceBlocks {
   std::uint64_t* end;
 
   KOKKOS_INLINE_FUNCTION void operator()(const RowMember& team) const {
-    const SampleHeader* headers = s.headers();
-    std::uint64_t* block_B = s.block_B;
-    const SparseArguments sparse = s;
-    const std::uint64_t start = first;
-    std::uint64_t* last = end;
-    const int samples = s.a.sample_count;
-    row_scan<std::uint64_t>(
-        team, samples, [=](int b) { return sparse.block_bytes(headers[b]); },
-        [=](int b, std::uint64_t before) {
-          block_B[b] = start + before;
-          if (b + 1 == samples) *last = start + before + sparse.block_bytes(headers[b]);
-        });
+    const auto bytes = [&](int b) { return s.block_bytes(s.headers()[b]); };
+    row_scan<std::uint64_t>(team, s.a.sample_count, bytes, [&](int b, std::uint64_t before) {
+      s.block_B[b] = first + before;
+      if (b + 1 == s.a.sample_count) *end = first + before + bytes(b);
+    });
   }
 };
 
@@ -233,8 +221,7 @@ struct CountNonfinite {
     const float* x = s.a.x + static_cast<std::size_t>(index) * s.a.channels;
     const auto count = row_sum<std::uint32_t>(team, s.a.channels,
                                               [=](int c) { return is_nonfinite(x[c]) ? 1u : 0u; });
-    const RowArguments a = s.a;
-    row_once(team, [=]() { count_nonfinite(a, index, count); });
+    row_once(team, [&]() { count_nonfinite(s.a, index, count); });
   }
 };
 
@@ -254,21 +241,15 @@ struct ReadPositions {
     const SampleHeader header = s.headers()[b];
     const std::uint64_t block_end = block + s.block_bytes(header);
     const bool fits = is_possible(b, header) && block_end <= bytes;
-    const bool is_last = b + 1 == s.a.sample_count;
-    const std::uint32_t held = s.held_count(b, header.count);
-    std::uint32_t* count = s.chosen.count_G + b;
-    std::uint64_t* place = s.block_B + b;
-    std::uint32_t* flaw = wrong;
-    std::uint64_t* length = end;
-    row_once(team, [=]() {
-      *count = held;
-      *place = block;
-      if (is_last) *length = block_end;
-      if (!fits) atomic_set(flaw, 1u);
+    row_once(team, [&]() {
+      s.chosen.count_G[b] = s.held_count(b, header.count);
+      s.block_B[b] = block;
+      if (b + 1 == s.a.sample_count) *end = block_end;
+      if (!fits) atomic_set(wrong, 1u);
     });
     if (!fits || header.count == 0 || s.follows(b)) return;
     read_positions(team, header.coding(), reinterpret_cast<std::uint32_t*>(s.a.payload + block),
-                   header.count, s.size_of(b), s.chosen.of(b), flaw);
+                   header.count, s.size_of(b), s.chosen.of(b), wrong);
   }
 
   KOKKOS_INLINE_FUNCTION bool is_possible(int b, const SampleHeader& header) const {
