@@ -117,45 +117,31 @@ class MixedSelection {
   template <class M>
   void choose(const ExecSpace& exec, const SparseArguments& s, TopKSelection& selection,
               TopKGroup* group_B, const float* sum) {
-    const Choice<M> choice{exec, s, selection, group_B, sum};
+    const int samples = s.a.sample_count;
+    // Finds the share's largest values or errors at positions that are not in `found`.
+    const auto find = [&](Share share, const Positions* found, bool errors,
+                          const Positions& chosen) {
+      make_groups(exec, s, share, found, group_B);
+      for_rows("deltapipe::MixedSelection::offer_share",
+               row_policy(exec, samples * s.a.tokens, row_bytes_),
+               OfferShare<M>{s, group_B, errors, sum, offered_.data()});
+      if (found != nullptr)
+        for_rows("deltapipe::MixedSelection::drop_chosen", row_policy(exec, samples),
+                 DropChosen{s, group_B, *found, offered_.data()});
+      selection.select(exec, samples, group_B, offered_.data(), chosen);
+    };
+    const auto merge = [&](const MergePositions& lists) {
+      for_rows("deltapipe::MixedSelection::merge_positions", row_policy(exec, samples), lists);
+    };
     const Positions others = others_.view(), both = both_.view();
-    find(choice, Share::values, nullptr, false, s.chosen);
-    find(choice, Share::rest, &s.chosen, true, others);
-    merge(exec, s, {s.chosen, others, both});
-    find(choice, Share::rest, &both, false, others);
-    merge(exec, s, {both, others, s.chosen});
+    find(Share::values, nullptr, false, s.chosen);
+    find(Share::rest, &s.chosen, true, others);
+    merge({s.chosen, others, both});
+    find(Share::rest, &both, false, others);
+    merge({both, others, s.chosen});
   }
 
  private:
-  template <class M>
-  struct Choice {
-    const ExecSpace& exec;
-    const SparseArguments& s;
-    TopKSelection& selection;
-    TopKGroup* group_B;
-    const float* sum;
-  };
-
-  /// Finds the share's largest values or errors at positions that are not in `found`.
-  template <class M>
-  void find(const Choice<M>& c, Share share, const Positions* found, bool errors,
-            const Positions& chosen) {
-    make_groups(c.exec, c.s, share, found, c.group_B);
-    const int samples = c.s.a.sample_count;
-    for_rows("deltapipe::MixedSelection::offer_share",
-             row_policy(c.exec, samples * c.s.a.tokens, row_bytes_),
-             OfferShare<M>{c.s, c.group_B, errors, c.sum, offered_.data()});
-    if (found != nullptr)
-      for_rows("deltapipe::MixedSelection::drop_chosen", row_policy(c.exec, samples),
-               DropChosen{c.s, c.group_B, *found, offered_.data()});
-    c.selection.select(c.exec, samples, c.group_B, offered_.data(), chosen);
-  }
-
-  static void merge(const ExecSpace& exec, const SparseArguments& s, const MergePositions& lists) {
-    for_rows("deltapipe::MixedSelection::merge_positions", row_policy(exec, s.a.sample_count),
-             lists);
-  }
-
   std::size_t row_bytes_;
   Vector<float> offered_;  ///< to the current selection
   PositionLists others_, both_;
