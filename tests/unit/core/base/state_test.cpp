@@ -145,7 +145,8 @@ TEST_CASE("A state that does not fit is refused by part and item", "[state]") {
 }
 
 TEST_CASE("Mistakes of who writes a state are noticed", "[state]") {
-  MemoryStateWriter writer;
+  const TemporaryDirectory directory;
+  StateFileWriter writer(directory / "state.h5");
   CHECK_THROWS_AS(writer.begin_item({"x", StateType::u8, {1}}), InternalError);
   writer.begin_part("a");
   CHECK_THROWS_AS(writer.begin_part("b"), InternalError);
