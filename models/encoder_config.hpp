@@ -35,7 +35,7 @@ struct EncoderConfig {
   void put_encoder(Json& json) const;
 };
 
-/// Of encoders of texts that classify.
+/// An encoder that classifies texts.
 struct TextEncoderConfig : EncoderConfig {
   int positions = 512;             ///< the longest sequence T
   int vocabulary = 0;              ///< V

@@ -14,7 +14,7 @@
 
 namespace deltapipe {
 
-/// Collective. The run of this deck that output.directory has; run_id is empty if there is none.
+/// Collective. The run of this deck that output.directory has; run_id is empty without one.
 /// Ranks other than 0 know only run_id and is_finished. UserError when a start would have to
 /// replace a finished run of another deck, a file that is not a run file, or a model, and
 /// output.overwrite does not allow it.

@@ -117,7 +117,7 @@ class LinearLayer {
   int outputs_ = 0;  ///< 0: all
 };
 
-/// What the forward pass of a layer norm keeps of each row for the backward pass.
+/// Mean and reciprocal deviation of each row, which a forward pass keeps for the backward pass.
 template <class Real>
 struct NormStatistics {
   VectorRef<Real> mean, rstd;
