@@ -138,7 +138,11 @@ Table<EvaluationRecord> evaluation_table(const TableWidths& widths,
   Table<EvaluationRecord> table("evaluations");
   add_progress(table);
   table.add_column(Integers({"tokens", "1", "predicted tokens of the evaluation"}),
-                   &EvaluationRecord::tokens);
+                   [codec = attributes.evaluates_codec](const EvaluationRecord& record) {
+                     DELTAPIPE_ASSERT(codec || !record.codec,
+                                      "a file without columns for this evaluation");
+                     return record.tokens;
+                   });
   add_figures(table, EvaluationMode::plain, "", "", widths.boundaries, attributes);
   if (attributes.evaluates_codec)
     add_figures(table, EvaluationMode::codec, "codec_", ", activations through the codecs",

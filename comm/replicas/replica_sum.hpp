@@ -62,7 +62,7 @@ int replica_sum_pieces(std::span<const std::size_t> bucket_sizes, int replicas,
 int replica_sum_rounds(std::span<const std::size_t> bucket_sizes, int replicas,
                        const ReplicaSettings& settings);
 
-/// Prefix of the names of state parts, which end in the stage's number.
+/// Prefix of the names of state parts; the stage's number follows.
 inline constexpr const char* kReplicaErrorsPart = "replica errors, stage ";
 
 /// All replicas of a stage call the same functions in the same order. Only poll() may differ. Every

@@ -127,10 +127,11 @@ ProgressThread::~ProgressThread() {
 }
 
 void ProgressThread::post_stop_receive() {
-  const auto stop = [this](int) {
-    fail(std::make_exception_ptr(StopRequested(stop_received_.rank, stop_received_.signal)));
+  const auto message = std::make_shared<StopMessage>();
+  const auto stop = [this, message](int) {
+    fail(std::make_exception_ptr(StopRequested(message->rank, message->signal)));
   };
-  receive_always(fmt::format("stop message to rank {}", rank_), &stop_received_, 2, MPI_INT,
+  receive_always(fmt::format("stop message to rank {}", rank_), message.get(), 2, MPI_INT,
                  MPI_ANY_SOURCE, kStopTag, stop);
 }
 

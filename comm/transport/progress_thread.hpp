@@ -281,7 +281,7 @@ class ProgressThread {
     int rank = 0;
     int signal = 0;
   };
-  StopMessage stop_received_, stop_sent_;
+  StopMessage stop_sent_;
   std::atomic<bool> told_others_{false};
   std::atomic<std::size_t> standing_requests_{0};  ///< receives that are always posted
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 
+#include "core/base/error.hpp"
 #include "core/text/code_point_table.hpp"
 
 namespace deltapipe {
@@ -42,6 +43,8 @@ std::u32string detail::decomposition(char32_t code_point) {
   const utf8proc_ssize_t count = utf8proc_decompose_char(
       static_cast<utf8proc_int32_t>(code_point), parts.data(), parts.size(),
       static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE), &ignored);
+  DELTAPIPE_ASSERT(count > 0 && count <= static_cast<utf8proc_ssize_t>(kLongest),
+                   "a character that decomposes");
   return {parts.begin(), parts.begin() + count};
 }
 

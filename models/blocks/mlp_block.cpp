@@ -19,7 +19,7 @@ SavedTensors MlpBlock<Real>::saved() const {
 }
 
 template <class Real>
-SavedTensors MlpBlock<Real>::postponed() const {
+SavedTensors MlpBlock<Real>::gradients_to_keep() const {
   return {{"deltapipe::MlpBlock::hiddenGradient", options_.hidden},
           {"deltapipe::MlpBlock::downGradient", options_.channels}};
 }

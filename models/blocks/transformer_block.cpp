@@ -23,7 +23,7 @@ template <class Real>
 SavedTensors TransformerBlock<Real>::postponed() const {
   if (!attention_.trains_linear() && !mlp_.trains_linear()) return {};
   SavedTensors tensors = attention_.postponed();
-  append(tensors, mlp_.postponed());
+  append(tensors, mlp_.gradients_to_keep());
   return tensors;
 }
 

@@ -15,7 +15,11 @@ class MlpBlock final : public Block<Real> {
 
   bool in_place() const override { return true; }
   SavedTensors saved() const override;
-  SavedTensors postponed() const override;
+  SavedTensors postponed() const override {
+    return trains_linear() ? gradients_to_keep() : SavedTensors();
+  }
+  /// The tensors of postponed(), also of layers that are frozen.
+  SavedTensors gradients_to_keep() const;
   bool trains_linear() const { return up_.trained() || down_.trained(); }
   void require(const StageCapacity&, WorkspaceSize& size) const override {
     size.raise(options_.channels, options_.hidden);
