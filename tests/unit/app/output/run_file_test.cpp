@@ -210,7 +210,9 @@ TEST_CASE("Evaluations through the codecs have columns of their own", "[files][r
   CHECK(column<std::uint64_t>(file, "evaluations/tokens").size() == 3);
 
   RunFile plain(directory / "plain.h5", attributes_of(3));
-  CHECK_THROWS_AS(plain.append(evaluation_record(1, 2)), InternalError);
+  EvaluationRecord coded = evaluation_record(1, 3);
+  coded.codec = coded.plain;
+  CHECK_THROWS_AS(plain.append(coded), InternalError);
   plain.close();
   const hdf5::File none = hdf5::File::open_read_only(directory / "plain.h5");
   for (const std::string& name : none.open_group("evaluations").names())
