@@ -46,8 +46,6 @@ struct CodecStatistics {
   /// not part of error2 and signal2.
   std::uint64_t nonfinite = 0;
 
-  /// Returns sqrt(error2 / signal2), or 0 if there is no signal.
-  double relative_rms_error() const;
   CodecStatistics& operator+=(const CodecStatistics& other);
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -10,6 +11,11 @@
 #include "core/codec/codec.hpp"
 
 namespace deltapipe::test {
+
+/// The relative RMS error; 0 without a signal.
+inline double relative_error(const CodecStatistics& sums) {
+  return sums.signal2 > 0 ? std::sqrt(sums.error2 / sums.signal2) : 0;
+}
 
 struct CodecPair {
   CodecPair(const CodecSettings& settings, const CodecShape& shape, MemoryStorage storage)

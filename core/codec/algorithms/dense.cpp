@@ -106,7 +106,7 @@ struct DenseEncode {
     row_once(team, [&]() {
       count_nonfinite(a, row, nonfinite);
       if (!a.measure) return;
-      RowSums& sums = a.sums[row];
+      CodecStatistics& sums = a.sums[row];
       sums.error2 += error2;
       sums.signal2 += signal2;
       sums.elements += n;

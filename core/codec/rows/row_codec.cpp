@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <string>
 
 #include "core/base/error.hpp"
@@ -13,10 +12,6 @@
 #include "core/base/parallel/floating_point.hpp"
 
 namespace deltapipe {
-
-double CodecStatistics::relative_rms_error() const {
-  return signal2 > 0 ? std::sqrt(error2 / signal2) : 0;
-}
 
 CodecStatistics& CodecStatistics::operator+=(const CodecStatistics& other) {
   error2 += other.error2;
@@ -100,10 +95,6 @@ std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& sha
   add(Field::tokens, shape.tokens);
   add(Field::channels, shape.channels);
   return folded(hash);
-}
-
-const char* name_of(CodecKind kind) {
-  return kCodecKindNames[static_cast<std::size_t>(kind)];
 }
 
 RowCodec::RowCodec(const CodecShape& shape, std::uint32_t id)
@@ -257,15 +248,9 @@ CodecStatistics RowCodec::take_statistics(const ExecSpace& exec) {
   Kokkos::deep_copy(exec, host_sums_N_, sums_N_);
   exec.fence();
   CodecStatistics total;
-  for (std::size_t row = 0; row < host_sums_N_.extent(0); ++row) {
-    const RowSums& sums = host_sums_N_(row);
-    total.error2 += sums.error2;
-    total.signal2 += sums.signal2;
-    total.elements += sums.elements;
-    total.nonfinite += sums.nonfinite;
-  }
+  for (std::size_t row = 0; row < host_sums_N_.extent(0); ++row) total += host_sums_N_(row);
   const Kokkos::View<std::uint8_t*, Layout, MemSpace> bytes(
-      reinterpret_cast<std::uint8_t*>(sums_N_.data()), sums_N_.extent(0) * sizeof(RowSums));
+      reinterpret_cast<std::uint8_t*>(sums_N_.data()), sums_N_.extent(0) * sizeof(CodecStatistics));
   Kokkos::deep_copy(exec, bytes, std::uint8_t{0});
   Kokkos::deep_copy(exec, lost_, 0u);
   host_lost_(0) = 0;

@@ -13,14 +13,6 @@
 
 namespace deltapipe::codec {
 
-/// Sums over all encodes of the rows at one place of the micro-batch.
-struct RowSums {
-  double error2;
-  double signal2;
-  std::uint64_t elements;
-  std::uint64_t nonfinite;
-};
-
 /// Locations of one sample's parts. Samples' payload blocks start at multiples of 4 bytes.
 struct SampleEntry {
   std::uint64_t id;
@@ -52,7 +44,7 @@ struct RowArguments {
   std::uint8_t* classes;     ///< tables of rows with steps of the message (CodeStreams)
   const RowSpread* spreads;  ///< spreads of these rows, to encode
   const float* base_weight;  ///< weight of rows that use the message's step unchanged, to encode
-  RowSums* sums;             ///< one per row
+  CodecStatistics* sums;     ///< over all encodes of the rows at each place of the micro-batch
   std::uint32_t* lost;       ///< set to 1 if values cannot cross (Codec::lost_values)
   const float* error_share;  ///< share of each sample (ErrorBound); null: 1
   bool measure;
@@ -148,8 +140,8 @@ class RowCodec : public Codec {
   const Crossing* crossing_ = nullptr;
   SampleTable<SampleEntry> table_;
   std::vector<SampleEntry> entries_;
-  Vector<RowSums> sums_N_;
-  HostVector<RowSums> host_sums_N_;
+  Vector<CodecStatistics> sums_N_;
+  HostVector<CodecStatistics> host_sums_N_;
   Vector<std::uint32_t> lost_;
   HostVector<std::uint32_t> host_lost_;  ///< lost_ itself if the device is the host
 };
@@ -163,9 +155,6 @@ inline std::uint32_t folded(std::uint64_t hash) {
 /// Returns a hash of what both ends must share; format_version changes with the payload format.
 std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& shape,
                             MemoryStorage storage, std::uint32_t format_version);
-
-/// Returns a codec kind's name in decks, for error messages.
-const char* name_of(CodecKind kind);
 
 inline constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;

@@ -44,7 +44,7 @@ KOKKOS_INLINE_FUNCTION void add_row_sums(const RowMember& team, const RowArgumen
     signal2 = row_squares(team, n, [=](int c) { return finite_or_zero(x[c]); });
   }
   row_once(team, [&]() {
-    RowSums& sums = a.sums[index];
+    CodecStatistics& sums = a.sums[index];
     sums.nonfinite += nonfinite;
     if (largest > bits_of(most)) atomic_set(a.lost, 1u);
     if (!a.measure) return;

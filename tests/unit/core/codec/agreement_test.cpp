@@ -63,7 +63,7 @@ TEST_CASE("codecs that differ have different ids", "[codec]") {
     for (const MemoryStorage storage :
          {MemoryStorage::fp32, MemoryStorage::fp16, MemoryStorage::bf16, MemoryStorage::bits8}) {
       const bool positions = sends_positions(s), feedback = has_feedback(s);
-      std::string text = codec::name_of(s.kind);
+      std::string text = kCodecKindNames[static_cast<std::size_t>(s.kind)];
       const auto note = [&](const char* name, auto value) {
         text += std::string(" ") + name + std::to_string(static_cast<int>(value));
       };
@@ -136,7 +136,7 @@ TEST_CASE("codecs compute the same in every floating-point mode of the thread", 
   all[6].kind = CodecKind::bf16;
   for (const CodecSettings& s : all)
     for (const float size : {1.0f, 3e-38f}) {
-      CAPTURE(other, at_sender, threads, codec::name_of(s.kind), size);
+      CAPTURE(other, at_sender, threads, kCodecKindNames[static_cast<std::size_t>(s.kind)], size);
       CodecLink usual(s, {1, 5, 130}, MemoryStorage::bits8),
           odd(s, {1, 5, 130}, MemoryStorage::bits8);
       std::mt19937 random(3);

@@ -91,7 +91,7 @@ TEST_CASE("every codec reports NaN and infinities, at first and later visits", "
     for (const bool measures : {false, true})
       for (const float bad : {std::nanf(""), inf, -inf})
         for (const int bad_visit : {0, 1, 2}) {
-          CAPTURE(codec::name_of(settings.kind), settings.error_feedback,
+          CAPTURE(kCodecKindNames[static_cast<std::size_t>(settings.kind)], settings.error_feedback,
                   static_cast<int>(settings.feedback_kind), static_cast<int>(settings.first_visit),
                   measures, bad, bad_visit);
           CodecLink link(settings, {1, kTokens, kChannels}, MemoryStorage::fp16);
@@ -134,7 +134,7 @@ TEST_CASE("numbers that leave a format's range are reported, and others are not"
                Case{CodecKind::bf16, MemoryStorage::fp16, 3.397e38f, true},
                Case{CodecKind::bf16, MemoryStorage::fp16, 3.38e38f, false},
                Case{CodecKind::none, MemoryStorage::fp16, 3.4e38f, false});
-  CAPTURE(codec::name_of(kind), static_cast<int>(storage), value);
+  CAPTURE(kCodecKindNames[static_cast<std::size_t>(kind)], static_cast<int>(storage), value);
   CodecLink link(settings_of(kind, [](CodecSettings&) {}), {1, kTokens, kChannels}, storage);
   std::vector<float> x = usual_values();
   x[5] = value;

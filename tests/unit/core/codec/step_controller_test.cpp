@@ -58,7 +58,7 @@ class Steered {
     message.error2 = statistics.error2;
     message.signal2 = statistics.signal2;
     controller.sent(message);
-    return controller.target().error > 0 ? statistics.relative_rms_error()
+    return controller.target().error > 0 ? relative_error(statistics)
                                          : 8.0 * static_cast<double>(ends_.sent_bytes) / kValues;
   }
 
@@ -344,7 +344,7 @@ TEST_CASE("an error is held if squares of values leave the range of fp32", "[cod
     for (float& value : x) value *= static_cast<float>(size);
     ends.cross(x);
     const CodecStatistics sums = ends.sender->take_statistics(ExecSpace());
-    now = sums.relative_rms_error();
+    now = relative_error(sums);
     controller.sent({.bytes = ends.sent_bytes,
                      .values = static_cast<std::uint64_t>(kValues),
                      .steered_values = static_cast<std::uint64_t>(kValues),
