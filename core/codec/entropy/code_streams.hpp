@@ -18,15 +18,8 @@
 
 namespace deltapipe::codec {
 
-/// The part of a payload that holds the codes of all rows:
-///
-///   directory   for each table with rows, 4 bytes: bytes of its coded part, or 0
-///   parts       for each table with rows, padded to a multiple of 4 bytes:
-///               coded    folding | table (write_table) | words of each stream, 2 bytes each |
-///                        streams
-///               packed   rows as in packing.hpp
-///
-/// Calls wait for the device.
+/// The part of a payload that holds the codes of all rows (docs/payload.md). Calls wait for the
+/// device.
 class CodeStreams {
  public:
   struct Sample {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // Folds several codes of few levels into a symbol of one byte, so that an entropy coder has fewer
-// symbols to code. The codes are the digits of a number to the base of their range. For a row of n
-// codes and s = ceil(n / codes), digit k of symbol i is code i + k*s less the smallest code; digits
-// without a code are 0.
+// symbols to code (docs/payload.md). The codes, less the smallest one, are the digits of a number
+// to the base of their range: digit k of symbol i is code i + k * row_symbols(n), or 0 without a
+// code.
 #pragma once
 
 #include <cstdint>

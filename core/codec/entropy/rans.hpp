@@ -2,10 +2,8 @@
 // Range variant of asymmetric numeral systems (rANS: arXiv 1311.2540) with a fixed table of
 // frequencies: one-byte symbols become a state of 31 bits and words of 16 bits. All arithmetic is
 // on integers, so that every backend writes and reads the same words.
-//
-// A stream is the code of one state: the final state (two words, low first), followed by the words
-// that it gave away, in the order in which decoding reads them. Encoding goes through the symbols
-// backwards. Decoding goes forwards and ends in the state in which encoding began.
+// docs/payload.md describes tables and streams. Encoding goes through the symbols backwards.
+// Decoding goes forwards and ends in the state in which encoding began.
 #pragma once
 
 #include <cstddef>
@@ -52,9 +50,7 @@ KOKKOS_INLINE_FUNCTION void frequencies_of(const std::uint64_t* count, std::uint
   }
 }
 
-/// Writes the table: the first and the last symbol that occur, then the frequencies from the first
-/// to the last. A frequency below 128 is one byte, others are two: the low 7 bits with the top bit
-/// set, then the rest. Returns the number of bytes, padded to an even number with a zero.
+/// Writes the table. Returns the number of bytes, padded to an even number with a zero.
 KOKKOS_INLINE_FUNCTION int write_table(const std::uint32_t* frequency, std::uint8_t* bytes) {
   int first = 0, last = kSymbols - 1;
   while (frequency[first] == 0) ++first;

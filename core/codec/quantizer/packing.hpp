@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// b-bit codes, packed. A row of n codes has ceil(n/8) lanes. Lane l packs the eight codes l,
-// l + lanes, l + 2*lanes ... into b bytes, lowest bits first, and byte p of all lanes is contiguous
-// at [p*lanes, (p+1)*lanes), so that loops over lanes read and write contiguous bytes.
+// b-bit codes, packed in lanes (docs/payload.md), so that loops over lanes read and write
+// contiguous bytes: code k of lane l is code k * lanes + l of the row, and byte p of the lane is
+// byte p * lanes + l.
 #pragma once
 
 #include <cstddef>

@@ -50,20 +50,11 @@ struct StepTotals {
 
 /// With u = log2(step), after each message whose values are all in chosen steps
 ///
-///   bits    u += k (b - t'),      b: its bits per value
-///   error   u -= k log2(e / t'),  e: its relative RMS error; the logarithm within -2 and 2
+///   bits    u += 0.7 (b - t'),      b: its bits per value
+///   error   u -= 0.7 log2(e / t'),  e: its relative RMS error; the logarithm within -2 and 2
 ///
-/// with k = 0.7. At an end of the range, u stays there. t' is the target less the excess of the
-/// messages so far, spread over those to come: with D = sum (bits - target) in bits per value of a
-/// message and H messages to come, at least 4 (64 if the run's length is unknown),
-/// t' = target - D / H. For errors the same holds for their squares. t' is between half and twice
-/// the target. All later messages thus pay alike for a first visit that exceeds the target.
-/// Messages in other formats leave u unchanged; they change D of bits.
-///
-/// Bits fall by a per octave of the step, 0 < a <= 1 for most data (1: fine steps). Errors grow by
-/// about one octave, so that a = 1 as well. u and D then follow a linear map with the
-/// characteristic polynomial z^2 - (2 - a k (1 + 1 / H)) z + 1 - a k. Its roots are inside the unit
-/// circle (Jury) for a k (1 + 1 / (2 H)) < 2, that is for a < 2.5, which no data come near.
+/// t' is the target less the excess of the messages so far, spread over those to come.
+/// docs/codecs.md explains the rule and shows that it converges.
 class StepController {
  public:
   /// `first_step`, limited to the range, is the step of the first message.

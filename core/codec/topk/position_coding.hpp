@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Ascending positions below n as bits, in the shortest of these formats. Bits fill 32-bit words
-// from the lowest one. Codings are chosen, written and read by one team.
-//
-//   forward  nothing: those of the activations, which both ends know
-//   all      nothing: every position
-//   bitmap   n bits; those of the positions are 1
-//   gaps     the gap before a position (the number of those left out since the last one) is
-//            remainder + quotient * 2^b (Golomb-Rice): the remainders, b >= 1 bits each, and from
-//            the next whole word on, for each position, `quotient` zeros and a one
-//   indices  each position in the bits of n - 1
+// Ascending positions below n as bits, in the shortest of the formats of docs/payload.md. Bits fill
+// 32-bit words from the lowest one. Gaps are Golomb-Rice codes: the remainders of all gaps, and
+// from the next whole word on their quotients. Codings are chosen, written and read by one team.
 #pragma once
 
 #include <cstddef>
