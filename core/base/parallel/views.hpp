@@ -46,12 +46,6 @@ MatrixRef<T> rows_of(const MatrixRef<T>& matrix, std::size_t first, std::size_t 
   return MatrixRef<T>(matrix.data() + first * matrix.extent(1), count, matrix.extent(1));
 }
 
-/// Returns the first `count` rows of a matrix.
-template <class T>
-MatrixRef<T> first_rows(const MatrixRef<T>& matrix, int count) {
-  return rows_of(matrix, 0, count);
-}
-
 /// Returns a matrix whose rows are `row_stride` elements apart, as a part of a wider one.
 template <class T>
 MatrixRef<T> strided_matrix(T* data, int rows, int columns, std::size_t row_stride) {

@@ -146,17 +146,6 @@ KOKKOS_FORCEINLINE_FUNCTION void set_bit(std::uint32_t* words, std::uint32_t bit
     Kokkos::atomic_or(&words[bit >> 5], 1u << (bit & 31));
 }
 
-/// Sets bit(i) for i in [0, n).
-template <class Bit>
-KOKKOS_INLINE_FUNCTION void set_bits(const RowMember& team, int n, std::uint32_t* words,
-                                     const Bit& bit) {
-  if constexpr (kHostExecution) {  // not row_for: bits share words
-    for (int i = 0; i < n; ++i) set_bit(words, bit(i));
-  } else {
-    row_for_synced(team, n, [&](int i) { set_bit(words, bit(i)); });
-  }
-}
-
 /// Writes the gaps' quotients, word after word, into zeros. For the host.
 KOKKOS_INLINE_FUNCTION void write_unary(const std::uint32_t* position, int count, int bits,
                                         std::uint32_t* words) {
@@ -180,7 +169,10 @@ KOKKOS_INLINE_FUNCTION void write_positions(const RowMember& team, const Positio
   const int bits = coding.bits;
   if (coding.format == PositionFormat::bitmap) {
     row_for_synced(team, static_cast<int>(coding.words), [=](int w) { words[w] = 0; });
-    set_bits(team, count, words, [=](int i) { return position[i]; });
+    if constexpr (kHostExecution)  // not row_for: bits share words
+      for (int i = 0; i < count; ++i) set_bit(words, position[i]);
+    else
+      row_for_synced(team, count, [=](int i) { set_bit(words, position[i]); });
   } else if (coding.format == PositionFormat::indices) {
     write_fields(team, count, bits, words, [=](int i) { return position[i]; });
   } else if (coding.format == PositionFormat::gaps) {

@@ -231,7 +231,7 @@ TEST_CASE("A GPT-2's passes and its optimizer run on the instance that they are 
     stage.token_embedding()->embedding_gradient(exec, index.first_of_U(), index.row_of(),
                                                 index.size());
     stage.logits(exec, 0, 4);
-    const MatrixRef<float> rows_UC = first_rows<float>(rows, index.size());
+    const MatrixRef<float> rows_UC = rows_of<float>(rows, 0, index.size());
     gather_rows<float>(exec, table, index.token_U(), rows_UC);
     gather_rows<float>(exec, stage.parameters().table(stage.token_embedding()->wte()),
                        index.token_U(), rows_UC);
