@@ -15,12 +15,10 @@ namespace deltapipe {
 namespace {
 
 void require(bool in_range, const char* key, double value, const char* remedy) {
-  if (in_range) return;
-  Mistake mistake;
-  mistake.what = fmt::format("a codec's {} is out of range", key);
-  mistake.value = std::to_string(value);
-  mistake.remedy = remedy;
-  throw UserError(mistake);
+  if (!in_range)
+    throw UserError({.what = fmt::format("a codec's {} is out of range", key),
+                     .value = std::to_string(value),
+                     .remedy = remedy});
 }
 
 void check(const CodecSettings& settings, const CodecShape& shape) {
