@@ -67,7 +67,7 @@ struct ErrorSender {
 
  private:
   KOKKOS_INLINE_FUNCTION static std::size_t sum_bytes(int channels) {
-    return sizeof(float) * ((static_cast<std::size_t>(channels) + 15) / 16 * 16);
+    return sizeof(float) * round_up(channels, 16);
   }
 };
 

@@ -26,8 +26,7 @@ struct RowBuffers {
     return 4 * round_up(channels, 16) + 3 * round_up(8 * lanes_of(channels), 64) + 64;
   }
   KOKKOS_INLINE_FUNCTION static RowBuffers of(const RowMember& team, int channels) {
-    const std::size_t floats = (static_cast<std::size_t>(channels) + 15) / 16 * 16;
-    const std::size_t lanes = (static_cast<std::size_t>(8) * lanes_of(channels) + 63) / 64 * 64;
+    const std::size_t floats = round_up(channels, 16), lanes = round_up(8 * lanes_of(channels), 64);
     auto* memory =
         static_cast<std::uint8_t*>(team.team_scratch(0).get_shmem(4 * floats + 3 * lanes));
     return {reinterpret_cast<float*>(memory), memory + 4 * floats + 2 * lanes,

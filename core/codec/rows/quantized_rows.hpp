@@ -22,13 +22,20 @@ std::size_t record_bytes_of(const CodecShape& shape) {
   return round_up(M::bytes(shape.tokens, shape.channels), kRecordAlignment);
 }
 
-/// Zeroes a record's bytes after its last row, so that equal memories are equal records.
+/// Zeroes what a first visit does not write of a record, so that equal memories are equal records:
+/// a row of padding and, with row 0, the bytes after the last row.
 template <class M>
-KOKKOS_INLINE_FUNCTION void clear_record_end(const RowMember& team, const MemoryRow& row) {
-  const std::size_t used = M::bytes(row.tokens, row.channels);
-  const std::size_t end = (used + kRecordAlignment - 1) / kRecordAlignment * kRecordAlignment;
-  std::uint8_t* rest = row.record + used;
-  row_for_synced(team, static_cast<int>(end - used), [=](int i) { rest[i] = 0; });
+KOKKOS_INLINE_FUNCTION void clear_unwritten(const RowMember& team, const MemoryRow& row,
+                                            bool is_padding, const RowBuffers& buffers) {
+  if (row.t == 0) {
+    const std::size_t used = M::bytes(row.tokens, row.channels);
+    std::uint8_t* rest = row.record + used;
+    row_for_synced(team, static_cast<int>(round_up(used, kRecordAlignment) - used),
+                   [=](int i) { rest[i] = 0; });
+  }
+  if (!is_padding) return;
+  NoMemory::load(team, row, buffers.work, buffers.codes);
+  M::store(team, row, buffers.work, buffers.codes);
 }
 
 /// Sets work to the values from which changes are counted at this crossing. Products have double
@@ -135,13 +142,9 @@ struct EncodeRows {
     const RowBuffers buffers = RowBuffers::of(team, n);
     const MemoryRow record = row_of(a, index);
     if (format.kind == RowKind::sparse) return;
-    if (t == 0 && !format.uses_memory) clear_record_end<Record>(team, record);
-    if (t >= sample.tokens) {
-      if (format.uses_memory) return;
-      NoMemory::load(team, record, buffers.work, buffers.codes);
-      Record::store(team, record, buffers.work, buffers.codes);
-      return;
-    }
+    const bool is_padding = t >= sample.tokens;
+    if (!format.uses_memory) clear_unwritten<Record>(team, record, is_padding, buffers);
+    if (is_padding) return;
     const float* x = a.x + static_cast<std::size_t>(index) * n;
     const auto values = Sender::begin(team, format, record, x, buffers);
     const std::uint32_t largest = largest_of_row(team, n, values);
@@ -177,15 +180,9 @@ struct DecodeRows {
     const RowBuffers buffers = RowBuffers::of(team, n);
     const MemoryRow memory = row_of(a, index);
     if (format.kind == RowKind::sparse) return;
-    if (t == 0 && !format.uses_memory) clear_record_end<M>(team, memory);
-    if (t >= sample.tokens) {
-      row_for_synced(team, n, [=](int c) { x[c] = 0.0f; });
-      if (!format.uses_memory) {
-        NoMemory::load(team, memory, buffers.work, buffers.codes);
-        M::store(team, memory, buffers.work, buffers.codes);
-      }
-      return;
-    }
+    const bool is_padding = t >= sample.tokens;
+    if (!format.uses_memory) clear_unwritten<M>(team, memory, is_padding, buffers);
+    if (is_padding) return row_for_synced(team, n, [=](int c) { x[c] = 0.0f; });
     const float bound = format.uses_memory ? bound_of<M>(memory) : 0.0f;
     if (format.uses_memory)
       load_scaled<M>(team, memory, x, buffers.codes);

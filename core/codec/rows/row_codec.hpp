@@ -156,7 +156,7 @@ inline std::uint32_t folded(std::uint64_t hash) {
 std::uint32_t settings_hash(const CodecSettings& settings, const CodecShape& shape,
                             MemoryStorage storage, std::uint32_t format_version);
 
-inline constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
+KOKKOS_INLINE_FUNCTION constexpr std::size_t round_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 

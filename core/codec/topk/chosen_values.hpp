@@ -43,7 +43,7 @@ struct ValueCoding {
   }
   /// Returns the bytes of `count` values, padded to a multiple of 4.
   KOKKOS_INLINE_FUNCTION std::uint64_t bytes_of(std::uint32_t count) const {
-    return (used_bytes_of(count) + 3) / 4 * 4;
+    return round_up(used_bytes_of(count), 4);
   }
   KOKKOS_INLINE_FUNCTION static float* floats(std::uint8_t* block) {
     return reinterpret_cast<float*>(block);

@@ -75,18 +75,13 @@ template <class M, class Store>
 KOKKOS_FORCEINLINE_FUNCTION void store_row(const RowMember& team, const SparseArguments& s,
                                            const Store& store) {
   const int index = team.league_rank();
-  const int n = s.a.channels;
   const int b = index / s.a.tokens;
-  const int t = index % s.a.tokens;
   if (!s.is_sparse(b)) return;
-  const RowBuffers buffers = RowBuffers::of(team, n);
+  const RowBuffers buffers = RowBuffers::of(team, s.a.channels);
   const MemoryRow record = row_of(s.a, index);
-  if (t == 0 && !s.uses_memory(b)) clear_record_end<M>(team, record);
-  if (t < s.a.samples[b].tokens) return store(index, record, buffers);
-  if (s.uses_memory(b)) return;
-  float* work = buffers.work;
-  row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
-  M::store(team, record, work, buffers.codes);
+  const bool is_padding = record.t >= s.a.samples[b].tokens;
+  if (!s.uses_memory(b)) clear_unwritten<M>(team, record, is_padding, buffers);
+  if (!is_padding) store(index, record, buffers);
 }
 
 /// Sets y to what the receiver sees: memories or zeros and, up to the largest numbers, what was
