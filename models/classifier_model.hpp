@@ -69,18 +69,19 @@ std::vector<std::string> read_classes(const ConfigFile& file, const SafetensorsR
                                       std::set<std::string>& fresh,
                                       std::vector<std::string>& warnings);
 
-/// Loads a Model, which derives from ClassifierModel, by its names of weights. `layers` are its
-/// last ones; the files may lack them.
-template <class Model>
-std::unique_ptr<Model> load_classifier(const ConfigFile& file, const SafetensorsReader* weights,
-                                       const WeightNames& names,
-                                       const std::vector<std::string>& layers,
-                                       std::vector<std::string>& warnings) {
-  auto config = Model::Configuration::read(file);
+/// Loads a Classifier, a ClassifierModel, by its names of weights. `layers` are its last ones,
+/// which the files may lack.
+template <class Classifier>
+std::unique_ptr<Classifier> load_classifier(const ConfigFile& file,
+                                            const SafetensorsReader* weights,
+                                            const WeightNames& names,
+                                            const std::vector<std::string>& layers,
+                                            std::vector<std::string>& warnings) {
+  auto config = Classifier::Configuration::read(file);
   std::set<std::string> fresh;
   config.classes = read_classes(file, weights, names, layers, fresh, warnings);
   if (weights != nullptr) warn_of_foreign(*weights, names, file.directory, warnings);
-  return std::make_unique<Model>(std::move(config), file.json, std::move(fresh));
+  return std::make_unique<Classifier>(std::move(config), file.json, std::move(fresh));
 }
 
 }  // namespace deltapipe
