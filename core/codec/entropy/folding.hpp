@@ -46,43 +46,57 @@ KOKKOS_INLINE_FUNCTION bool read_folding(const std::uint8_t* bytes, int levels, 
   return folding.is_valid() && folding.first + folding.range <= levels && bytes[3] == 0;
 }
 
+/// Folds symbols of `Codes` codes. The loops over digits are unrolled, so a symbol is read and
+/// written once.
+template <int Codes>
+KOKKOS_INLINE_FUNCTION void fold_symbols(const RowMember& team, const Folding& folding, int count,
+                                         std::uint8_t* codes) {
+  const int first = folding.first, range = folding.range;
+  row_for_synced(team, count, [=](int i) {
+    int symbol = 0;
+    for (int k = Codes - 1; k >= 0; --k) symbol = symbol * range + codes[i + k * count] - first;
+    codes[i] = static_cast<std::uint8_t>(symbol);
+  });
+}
+
+/// Inverts fold_symbols.
+template <int Codes>
+KOKKOS_INLINE_FUNCTION void unfold_symbols(const RowMember& team, const Folding& folding, int count,
+                                           std::uint8_t* codes) {
+  const auto first = static_cast<std::uint32_t>(folding.first);
+  const auto range = static_cast<std::uint32_t>(folding.range);
+  // The quotient of a number below 2^8 by a range of up to 16 is exact.
+  const std::uint32_t reciprocal = (65536 + range - 1) / range;
+  row_for_synced(team, count, [=](int i) {
+    std::uint32_t rest = codes[i];
+    for (int k = 0; k < Codes - 1; ++k) {
+      const std::uint32_t quotient = (rest * reciprocal) >> 16;
+      codes[i + k * count] = static_cast<std::uint8_t>(rest - quotient * range + first);
+      rest = quotient;
+    }
+    codes[i + (Codes - 1) * count] = static_cast<std::uint8_t>(rest + first);
+  });
+}
+
 /// Folds a row's codes into its first row_symbols(n) bytes. The row has room for 8*ceil(n/8).
 KOKKOS_INLINE_FUNCTION void fold_row(const RowMember& team, const Folding& folding, int n,
                                      std::uint8_t* codes) {
-  const int s = folding.row_symbols(n);
-  const int first = folding.first, range = folding.range;
-  row_for_synced(team, s * folding.codes, [=](int c) {
-    codes[c] = static_cast<std::uint8_t>(c < n ? codes[c] - first : 0);
-  });
-  for (int k = folding.codes - 1; k > 0; --k) {
-    const std::uint8_t* const upper = codes + k * s;
-    std::uint8_t* const digits = codes + (k - 1) * s;
-    row_for_synced(team, s, [=](int i) {
-      digits[i] = static_cast<std::uint8_t>(digits[i] + range * upper[i]);
-    });
-  }
+  const int count = folding.row_symbols(n);
+  const auto zero = static_cast<std::uint8_t>(folding.first);
+  row_for_synced(team, count * folding.codes - n, [=](int c) { codes[n + c] = zero; });
+  if (folding.codes == 1) fold_symbols<1>(team, folding, count, codes);
+  if (folding.codes == 2) fold_symbols<2>(team, folding, count, codes);
+  if (folding.codes == 4) fold_symbols<4>(team, folding, count, codes);
 }
 
 /// Inverts fold_row. Sets the room after the n-th code to 0 as far as symbols have digits.
 KOKKOS_INLINE_FUNCTION void unfold_row(const RowMember& team, const Folding& folding, int n,
                                        std::uint8_t* codes) {
-  const int s = folding.row_symbols(n);
-  const int first = folding.first;
-  const auto range = static_cast<std::uint32_t>(folding.range);
-  // The quotient of a number below 2^8 by a range of up to 16 is exact.
-  const std::uint32_t reciprocal = (65536 + range - 1) / range;
-  for (int k = 1; k < folding.codes; ++k) {
-    std::uint8_t* const digits = codes + (k - 1) * s;
-    std::uint8_t* const upper = codes + k * s;
-    row_for_synced(team, s, [=](int i) {
-      const std::uint32_t quotient = (digits[i] * reciprocal) >> 16;
-      digits[i] = static_cast<std::uint8_t>(digits[i] - quotient * range);
-      upper[i] = static_cast<std::uint8_t>(quotient);
-    });
-  }
-  row_for_synced(team, s * folding.codes, [=](int c) {
-    codes[c] = static_cast<std::uint8_t>(c < n ? codes[c] + first : 0);
-  });
+  const int count = folding.row_symbols(n);
+  if (folding.codes == 1) unfold_symbols<1>(team, folding, count, codes);
+  if (folding.codes == 2) unfold_symbols<2>(team, folding, count, codes);
+  if (folding.codes == 4) unfold_symbols<4>(team, folding, count, codes);
+  row_for_synced(team, count * folding.codes - n, [=](int c) { codes[n + c] = 0; });
 }
 
 }  // namespace deltapipe::codec
