@@ -42,31 +42,21 @@ constexpr const char* kOtherCheckpoint = "start from another checkpoint";
   throw UserError({.what = what, .file = file, .value = value, .remedy = kOtherCheckpoint});
 }
 
-/// A descriptor to read from. Nobody waits for the other end of a named pipe.
-class OpenFile {
- public:
-  explicit OpenFile(const std::string& path)
-      : descriptor_(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)) {
-    if (descriptor_ < 0) throw_system_error("cannot be opened", path, errno);
-    struct stat status {};
-    if (::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode)) return;
-    (void)::close(descriptor_);
+/// Opens a file to read from. Does not wait for the other end of a named pipe.
+FileDescriptor open_regular(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) throw_system_error("cannot be opened", path, errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))
     refuse(path, "is not a regular file");
-  }
-  ~OpenFile() { (void)::close(descriptor_); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
+  return file;
+}
 
 void sync(int descriptor, const std::string& path) {
   if (::fsync(descriptor) != 0) throw_system_error("cannot be flushed to the disk", path, errno);
 }
 
-CheckpointFile describe(const OpenFile& file, const std::string& path, const std::string& name,
+CheckpointFile describe(const FileDescriptor& file, const std::string& path, const std::string& name,
                         const std::function<void()>& look = {}) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
                                                                       XXH3_freeState);
@@ -257,14 +247,14 @@ std::optional<CheckpointMarker> find_marker(const std::string& directory, std::u
 
 CheckpointFile secure_file(const std::string& directory, const std::string& name) {
   const std::string path = directory + "/" + name;
-  const OpenFile file(path);
+  const FileDescriptor file = open_regular(path);
   sync(file.get(), path);
   return describe(file, path, name);
 }
 
 namespace {
 
-void check_size(const OpenFile& open, const std::string& path, const CheckpointFile& file) {
+void check_size(const FileDescriptor& open, const std::string& path, const CheckpointFile& file) {
   struct stat status {};
   if (::fstat(open.get(), &status) != 0) throw_system_error("cannot be read", path, errno);
   if (static_cast<std::uint64_t>(status.st_size) != file.bytes)
@@ -276,13 +266,13 @@ void check_size(const OpenFile& open, const std::string& path, const CheckpointF
 
 void check_file_size(const std::string& checkpoint, const CheckpointFile& file) {
   const std::string path = checkpoint + "/" + file.name;
-  check_size(OpenFile(path), path, file);
+  check_size(open_regular(path), path, file);
 }
 
 void check_file(const std::string& checkpoint, const CheckpointFile& file,
                 const std::function<void()>& look) {
   const std::string path = checkpoint + "/" + file.name;
-  const OpenFile open(path);
+  const FileDescriptor open = open_regular(path);
   check_size(open, path, file);
   const CheckpointFile found = describe(open, path, file.name, look);
   if (found.hash != file.hash)

@@ -21,23 +21,17 @@ constexpr std::uint64_t kCopyBytes = std::uint64_t{1} << 20;
 
 WrittenFile::OpenFile::OpenFile(const std::string& path)
     : descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (descriptor >= 0 && ::fstat(descriptor, &status) == 0) return;
-  const int error = errno;
-  if (descriptor >= 0) (void)::close(descriptor);
-  throw_system_error("cannot be read", path, error);
-}
-
-WrittenFile::OpenFile::~OpenFile() {
-  (void)::close(descriptor);
+  if (!descriptor.is_open() || ::fstat(descriptor.get(), &status) != 0)
+    throw_system_error("cannot be read", path, errno);
 }
 
 void WrittenFile::copy_to(AtomicFile& file) const {
   std::vector<std::byte> buffer(std::min<std::uint64_t>(bytes(), kCopyBytes));
   std::optional<OpenFile> again;
   for (std::uint64_t offset = 0; offset < bytes();) {
-    const int descriptor = again ? again->descriptor : file_.descriptor;
+    const FileDescriptor& source = again ? again->descriptor : file_.descriptor;
     const ssize_t read =
-        ::pread(descriptor, buffer.data(), buffer.size(), static_cast<off_t>(offset));
+        ::pread(source.get(), buffer.data(), buffer.size(), static_cast<off_t>(offset));
     if (read < 0 && errno == EINTR) continue;
     if (read < 0 && errno == ESTALE && !again) {
       reopen(again);

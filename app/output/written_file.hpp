@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "core/files/descriptor.hpp"
 #include "core/files/hdf5.hpp"
 #include "core/files/replacement.hpp"
 
@@ -27,11 +28,8 @@ class WrittenFile {
  private:
   struct OpenFile {
     explicit OpenFile(const std::string& path);
-    ~OpenFile();
-    OpenFile(const OpenFile&) = delete;
-    OpenFile& operator=(const OpenFile&) = delete;
 
-    int descriptor;
+    FileDescriptor descriptor;
     struct stat status {};
   };
 
