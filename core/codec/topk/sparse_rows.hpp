@@ -26,15 +26,14 @@ struct AddRecords {
     if (!s.is_sparse(b) || index % s.a.tokens >= s.a.samples[b].tokens) return;
     const RowBuffers buffers = RowBuffers::of(team, n);
     const MemoryRow record = row_of(s.a, index);
-    float* work = buffers.work;
-    if (s.uses_memory(b))
-      load_scaled<M>(team, record, work, buffers.codes);
-    else
-      row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
-    const float* row = s.a.x + static_cast<std::size_t>(index) * n;
     float* sum = y + static_cast<std::size_t>(index) * n;
+    if (s.uses_memory(b))
+      load_scaled<M>(team, record, sum, buffers.codes);
+    else
+      NoMemory::load(team, record, sum, buffers.codes);
+    const float* row = s.a.x + static_cast<std::size_t>(index) * n;
     const float share = factor * record.share;
-    row_for(team, n, [=](int c) { sum[c] = row[c] + share * work[c]; });
+    row_for(team, n, [=](int c) { sum[c] = row[c] + share * sum[c]; });
   }
 };
 
