@@ -41,8 +41,7 @@ struct SquareRows {
     if (has_errors && index % a.tokens < sample.tokens) {
       const int n = a.channels;
       const RowBuffers buffers = RowBuffers::of(team, n);
-      load_scaled<M>(team, row_of(a, index), buffers.work, buffers.codes);
-      const float* error = buffers.work;
+      const float* error = scaled_values_of<M>(team, row_of(a, index), buffers.work, buffers.codes);
       const float* x = a.x + static_cast<std::size_t>(index) * n;
       const auto square = [](float value) {
         return is_nonfinite(value) ? 0.0 : static_cast<double>(value) * value;

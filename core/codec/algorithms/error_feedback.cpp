@@ -46,11 +46,12 @@ struct ErrorSender {
     const int n = record.channels;
     const float scale = record.scale * record.share;
     auto* sum = static_cast<float*>(team.team_scratch(0).get_shmem(sum_bytes(n)));
+    const float* error = sum;
     if (format.uses_memory)
-      M::load(team, record, sum, buffers.codes);
+      error = values_of<M>(team, record, sum, buffers.codes);
     else
       NoMemory::load(team, record, sum, buffers.codes);
-    row_for_synced(team, n, [=](int c) { sum[c] = sum[c] * scale + x[c]; });
+    row_for_synced(team, n, [=](int c) { sum[c] = error[c] * scale + x[c]; });
     NoMemory::load(team, record, buffers.work, buffers.codes);
     return sum;
   }

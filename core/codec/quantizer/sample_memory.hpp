@@ -40,8 +40,9 @@ struct RowParts {
 inline constexpr float kUnbounded = std::numeric_limits<float>::infinity();
 
 /// store() writes x, which is finite, to the row in storage precision; magnitudes above kMost
-/// become kMost. load() sets work to the row. `codes` is a buffer of 8*lanes bytes. bound() is a
-/// bound of the magnitudes in the row. Zero bytes are a row of zeros.
+/// become kMost. load() sets work to the row. With fp32, both may get the row itself. `codes` is a
+/// buffer of 8*lanes bytes. bound() is a bound of the magnitudes in the row. Zero bytes are a row
+/// of zeros.
 template <MemoryStorage storage>
 struct Memory;
 
@@ -56,11 +57,13 @@ struct Memory<MemoryStorage::fp32> {
   KOKKOS_INLINE_FUNCTION static void load(const RowMember& team, const MemoryRow& row, float* work,
                                           std::uint8_t*) {
     const float* values = row.values<float>();
+    if (work == values) return;
     row_for_synced(team, row.channels, [&](int c) { work[c] = values[c]; });
   }
   KOKKOS_INLINE_FUNCTION static void store(const RowMember& team, const MemoryRow& row,
                                            const float* x, std::uint8_t*) {
     float* values = row.values<float>();
+    if (x == values) return;
     row_for_synced(team, row.channels, [&](int c) { values[c] = x[c]; });
   }
 };
@@ -238,6 +241,15 @@ struct NoMemory {
                                            std::uint8_t*) {}
   KOKKOS_INLINE_FUNCTION static constexpr std::size_t bytes(int, int) { return 0; }
 };
+
+/// Returns a row's values: in the record if it holds them in fp32, else in work.
+template <class M>
+KOKKOS_INLINE_FUNCTION const float* values_of(const RowMember& team, const MemoryRow& row,
+                                              float* work, std::uint8_t* codes) {
+  if constexpr (std::is_same_v<M, Memory<MemoryStorage::fp32>>) return row.values<float>();
+  M::load(team, row, work, codes);
+  return work;
+}
 
 /// Calls f with the storage as a template argument: f.template operator()<MemoryStorage>().
 template <class F>
