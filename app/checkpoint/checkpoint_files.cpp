@@ -56,8 +56,8 @@ void sync(int descriptor, const std::string& path) {
   if (::fsync(descriptor) != 0) throw_system_error("cannot be flushed to the disk", path, errno);
 }
 
-CheckpointFile describe(const FileDescriptor& file, const std::string& path, const std::string& name,
-                        const std::function<void()>& look = {}) {
+CheckpointFile describe(const FileDescriptor& file, const std::string& path,
+                        const std::string& name, const std::function<void()>& look = {}) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(),
                                                                       XXH3_freeState);
   if (hash == nullptr) throw std::bad_alloc();
