@@ -18,6 +18,7 @@
 
 #include "core/base/error.hpp"
 #include "core/base/number_text.hpp"
+#include "core/files/descriptor.hpp"
 #include "core/files/json.hpp"
 #include "core/files/replacement.hpp"
 #include "core/files/system_error.hpp"

@@ -12,6 +12,7 @@
 namespace deltapipe::codec {
 
 inline constexpr int kMostFolded = 4;
+static_assert(kMostFolded == 4, "fold_row and unfold_row know symbols of 1, 2 and 4 codes");
 /// Size of a written folding: first, range - 1, codes, 0.
 inline constexpr int kFoldingBytes = 4;
 

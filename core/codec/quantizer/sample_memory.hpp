@@ -246,9 +246,12 @@ struct NoMemory {
 template <class M>
 KOKKOS_INLINE_FUNCTION const float* values_of(const RowMember& team, const MemoryRow& row,
                                               float* work, std::uint8_t* codes) {
-  if constexpr (std::is_same_v<M, Memory<MemoryStorage::fp32>>) return row.values<float>();
-  M::load(team, row, work, codes);
-  return work;
+  if constexpr (std::is_same_v<M, Memory<MemoryStorage::fp32>>) {
+    return row.values<float>();
+  } else {
+    M::load(team, row, work, codes);
+    return work;
+  }
 }
 
 /// Calls f with the storage as a template argument: f.template operator()<MemoryStorage>().

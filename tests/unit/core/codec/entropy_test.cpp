@@ -527,3 +527,51 @@ TEST_CASE("contradictory settings of entropy coding and steps are refused", "[co
   settings.rounding = Rounding::stochastic;
   refused(settings, "a step up to 1.9");
 }
+
+namespace {
+
+/// Folds a row, or unfolds it, in place.
+Bytes folded(const codec::Folding& folding, int n, Bytes row, bool inverse) {
+  DeviceBytes bytes("deltapipe::Test::row", row.size());
+  const auto host = Kokkos::create_mirror_view(bytes);
+  std::copy(row.begin(), row.end(), host.data());
+  Kokkos::deep_copy(bytes, host);
+  std::uint8_t* const codes = bytes.data();
+  for_rows(
+      "deltapipe::Test::fold", row_policy(ExecSpace(), 1), DELTAPIPE_LAMBDA(const RowMember& team) {
+        if (inverse)
+          codec::unfold_row(team, folding, n, codes);
+        else
+          codec::fold_row(team, folding, n, codes);
+      });
+  Kokkos::deep_copy(host, bytes);
+  return {host.data(), host.data() + row.size()};
+}
+
+}  // namespace
+
+TEST_CASE("symbols are numbers whose digits are codes", "[codec][entropy]") {
+  const codec::Folding folding =
+      GENERATE(codec::Folding{0, 256, 1}, codec::Folding{5, 1, 1}, codec::Folding{0, 16, 2},
+               codec::Folding{240, 16, 2}, codec::Folding{3, 7, 2}, codec::Folding{9, 1, 4},
+               codec::Folding{0, 4, 4}, codec::Folding{1, 3, 4}, codec::Folding{254, 2, 4});
+  REQUIRE(folding.is_valid());
+  const int n = GENERATE(1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 255);
+  Bytes codes(static_cast<std::size_t>(8 * codec::lanes_of(n)), 0);
+  std::mt19937 random(static_cast<unsigned>(n));
+  for (int c = 0; c < n; ++c)
+    codes[c] = static_cast<std::uint8_t>(folding.first + random() % folding.range);
+  codes[0] = static_cast<std::uint8_t>(folding.first + folding.range - 1);
+
+  const int symbols = folding.row_symbols(n);
+  Bytes expected(symbols);
+  for (int i = 0; i < symbols; ++i) {
+    int number = 0;
+    for (int k = 0, power = 1; k < folding.codes; ++k, power *= folding.range)
+      if (i + k * symbols < n) number += power * (codes[i + k * symbols] - folding.first);
+    expected[i] = static_cast<std::uint8_t>(number);
+  }
+  Bytes row = folded(folding, n, codes, false);
+  CHECK(Bytes(row.begin(), row.begin() + symbols) == expected);
+  CHECK(folded(folding, n, std::move(row), true) == codes);
+}
