@@ -355,7 +355,8 @@ void SpillFile::grow(const CacheIdentity& identity, std::uint64_t rows) {
 void SpillFile::open_descriptor(const std::string& place) {
   FileDescriptor file(::open(place.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   if (!file.is_open())
-    throw UserError({.what = "the activation cache cannot be opened: " + system_message(errno),
+    throw UserError({.what = "the activation cache cannot be opened: " +
+                             (errno == ELOOP ? "it is a symbolic link" : system_message(errno)),
                      .file = path_,
                      .remedy = "check cache.directory and the file's permissions"});
 #ifdef F_OFD_SETLK
