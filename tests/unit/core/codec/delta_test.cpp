@@ -344,4 +344,5 @@ TEST_CASE("a sender's error sums are those of the values that the receiver sees"
   CHECK(sums.elements == 600);
   CHECK(sums.error2 == Approx(error2).epsilon(1e-5));
   CHECK(sums.signal2 == Approx(signal2).epsilon(1e-5));
+  CHECK(relative_error(sums) == Approx(std::sqrt(error2 / signal2)).epsilon(1e-5));
 }
