@@ -160,7 +160,7 @@ struct StoreErrors {
       if (s.uses_memory(index / s.a.tokens))
         load_scaled<M>(team, record, work, buffers.codes);
       else
-        row_for_synced(team, n, [=](int c) { work[c] = 0.0f; });
+        NoMemory::load(team, record, work, buffers.codes);
       row_for_synced(team, n, [=](int c) { work[c] = wanted[c] - (left[c] - work[c]); });
       add_row_sums(team, s.a, index, wanted, largest_of_row(team, n, wanted), kMaxFloat, work);
       const float scale = s.a.scale;
