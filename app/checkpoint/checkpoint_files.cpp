@@ -46,7 +46,6 @@ constexpr const char* kOtherCheckpoint = "start from another checkpoint";
 /// Opens a file to read from. Does not wait for the other end of a named pipe.
 FileDescriptor open_regular(const std::string& path) {
   FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open() && errno == ELOOP) refuse(path, "is a symbolic link, not a regular file");
   if (!file.is_open()) throw_system_error("cannot be opened", path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode))

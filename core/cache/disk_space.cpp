@@ -5,19 +5,19 @@
 #include <sys/statvfs.h>
 
 #include <cerrno>
-#include <system_error>
 
 #include "core/base/error.hpp"
+#include "core/files/system_error.hpp"
 
 namespace deltapipe {
 
 void check_disk_space(const std::string& directory, std::uint64_t bytes, const std::string& file) {
   struct statvfs status {};
   if (::statvfs(directory.c_str(), &status) != 0)
-    throw UserError({.what = "the directory for cache files cannot be used: " +
-                             std::generic_category().message(errno),
-                     .file = directory,
-                     .remedy = "create it or set cache.directory"});
+    throw UserError(
+        {.what = "the directory for cache files cannot be used: " + system_message(errno),
+         .file = directory,
+         .remedy = "create it or set cache.directory"});
   const std::uint64_t free_bytes = std::uint64_t{status.f_bavail} * status.f_frsize;
   if (free_bytes >= bytes) return;
   throw UserError({.what = fmt::format(

@@ -43,10 +43,6 @@ constexpr std::uint64_t kPage = 4096;
 /// kilobytes.
 constexpr std::uint64_t kOverheadBytes = 64 * 1024;
 
-std::string system_message(int error) {
-  return std::generic_category().message(error);
-}
-
 [[noreturn]] void throw_no_space(const std::string& path, std::uint64_t bytes, int error) {
   throw UserError({.what = fmt::format("the disk is full ({}): the activation cache needs {} bytes",
                                        system_message(error), bytes),
@@ -355,8 +351,7 @@ void SpillFile::grow(const CacheIdentity& identity, std::uint64_t rows) {
 void SpillFile::open_descriptor(const std::string& place) {
   FileDescriptor file(::open(place.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   if (!file.is_open())
-    throw UserError({.what = "the activation cache cannot be opened: " +
-                             (errno == ELOOP ? "it is a symbolic link" : system_message(errno)),
+    throw UserError({.what = "the activation cache cannot be opened: " + system_message(errno),
                      .file = path_,
                      .remedy = "check cache.directory and the file's permissions"});
 #ifdef F_OFD_SETLK

@@ -13,7 +13,6 @@
 #include <ctime>
 #include <random>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -132,7 +131,7 @@ DirectoryLock::DirectoryLock(const std::string& directory, const std::string& ru
       warning_ = fmt::format(
           "directories on this file system cannot be locked ({}): make sure that no other run "
           "writes into {}",
-          std::generic_category().message(error), directory_);
+          system_message(error), directory_);
       return;
     }
     if (owner.run_id == run_id) return;

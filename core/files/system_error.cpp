@@ -21,6 +21,8 @@ std::string remedy_of(int error) {
       return "check the permissions, or choose another place";
     case EISDIR:
       return "name a file, not a directory";
+    case ELOOP:
+      return "put the file itself there";
     default:
       return "";
   }
@@ -28,10 +30,14 @@ std::string remedy_of(int error) {
 
 }  // namespace
 
+std::string system_message(int error) {
+  return error == ELOOP ? "it is a symbolic link that is not followed"
+                        : std::generic_category().message(error);
+}
+
 void throw_system_error(const std::string& action, const std::string& path, int error) {
-  throw UserError({.what = action + ": " + std::generic_category().message(error),
-                   .file = path,
-                   .remedy = remedy_of(error)});
+  throw UserError(
+      {.what = action + ": " + system_message(error), .file = path, .remedy = remedy_of(error)});
 }
 
 bool is_no_space(int error) {

@@ -6,6 +6,10 @@
 
 namespace deltapipe {
 
+/// Returns the reason of `error` (errno). That of ELOOP is also true of O_NOFOLLOW, which refuses
+/// every link.
+std::string system_message(int error);
+
 /// Throws a UserError: "PATH: ACTION: REASON; REMEDY". The reason is that of `error` (errno).
 [[noreturn]] void throw_system_error(const std::string& action, const std::string& path, int error);
 
